@@ -1,0 +1,117 @@
+"""Which bytes a tensor covers, and where two tensors cover the same ones.
+
+Each tensor the streamer yields has a storage object of its own, so comparing storages, storage
+pointers or `data_ptr` for equality does not show that bytes overlap; address intervals do.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+
+
+class ByteSpan(NamedTuple):
+    """The bytes [start, stop) on a device; `start` and `stop` are addresses."""
+
+    device: str
+    start: int
+    stop: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.stop - self.start
+
+
+class Overlap(NamedTuple):
+    """Two tensors by name, and how many bytes lie in the spans of both."""
+
+    first: str
+    second: str
+    n_bytes: int
+
+
+def byte_span(tensor: torch.Tensor) -> ByteSpan:
+    """The smallest [start, stop) that holds every element of a strided `tensor`.
+
+    Any dtype, FP8 and packed ones included; an empty tensor has `start == stop`. For a tensor
+    with gaps (`t[::2]`, `t.T` of a slice) the gaps are inside the span.
+
+    Raises `ValueError` for tensors without addresses: sparse ones and the meta device.
+    """
+    if tensor.layout != torch.strided or tensor.is_meta:
+        raise ValueError(f"a {tensor.layout} tensor on {tensor.device} has no byte span.")
+    start = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return ByteSpan(str(tensor.device), start, start)
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    stop = start + (last + 1) * tensor.element_size()
+    return ByteSpan(str(tensor.device), start, stop)
+
+
+def overlaps(
+    named_tensors: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
+) -> list[Overlap]:
+    """Every pair of tensors whose spans share bytes, in order of address.
+
+    Takes n log n for the sort, plus the number of pairs found. It looks at addresses at this
+    moment: it shows and explains, but it does not tell whether bytes were overwritten in between.
+    """
+    pairs = named_tensors.items() if isinstance(named_tensors, Mapping) else named_tensors
+    spans = sorted((byte_span(tensor), name) for name, tensor in pairs)
+    found: list[Overlap] = []
+    open_spans: list[tuple[ByteSpan, str]] = []
+    for span, name in spans:
+        if span.nbytes == 0:
+            continue
+        open_spans = [
+            (other, other_name)
+            for other, other_name in open_spans
+            if other.device == span.device and other.stop > span.start
+        ]
+        for other, other_name in open_spans:
+            found.append(Overlap(other_name, name, min(span.stop, other.stop) - span.start))
+        open_spans.append((span, name))
+    return found
+
+
+def label(spans: Iterable[ByteSpan]) -> list[str]:
+    """A stable name for each span's start, such as `A+0x40`, in the order given.
+
+    Spans that touch or overlap form a region, and regions are lettered by first appearance; so
+    the names, unlike addresses, are the same on every run.
+    """
+    spans = list(spans)
+    regions = _regions(spans)
+    starts = [(region.device, region.start) for region in regions]
+    letters: dict[int, str] = {}
+    names = []
+    for span in spans:
+        region = bisect_right(starts, (span.device, span.start)) - 1
+        letter = letters.setdefault(region, _letters(len(letters)))
+        names.append(f"{letter}+{span.start - regions[region].start:#x}")
+    return names
+
+
+def _regions(spans: list[ByteSpan]) -> list[ByteSpan]:
+    """The spans merged where they touch or overlap, sorted."""
+    regions: list[ByteSpan] = []
+    for span in sorted(spans):
+        last = regions[-1] if regions else None
+        if last and last.device == span.device and span.start <= last.stop:
+            regions[-1] = last._replace(stop=max(last.stop, span.stop))
+        else:
+            regions.append(span)
+    return regions
+
+
+def _letters(number: int) -> str:
+    """0 → A, 25 → Z, 26 → AA, as spreadsheets count."""
+    name = ""
+    number += 1
+    while number:
+        number, digit = divmod(number - 1, 26)
+        name = chr(ord("A") + digit) + name
+    return name

@@ -1,0 +1,182 @@
+"""What lies in a checkpoint folder: shards, the order of tensors in a file, FP8 blocks.
+
+Reads headers only. `loaders` brings the bytes, `model` gives them meaning.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from casestudy.errors import CheckpointError
+
+INDEX_NAME = "model.safetensors.index.json"
+SCALE_SUFFIX = "_scale_inv"
+FP8_MAX = torch.finfo(torch.float8_e4m3fn).max
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+class TensorEntry(NamedTuple):
+    """One tensor of a safetensors file; `start` and `stop` are byte offsets in the file."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.stop - self.start
+
+
+def read_layout(path: str | Path) -> list[TensorEntry]:
+    """The tensors of one safetensors file in the order in which their bytes lie.
+
+    safetensors sorts by dtype width, then by name: all F32 scales first, FP8 weights last.
+    The two halves of a quantised pair are therefore never neighbours.
+
+    Raises `CheckpointError` if the file is missing, cut off or not a safetensors file.
+    """
+    path = Path(path)
+    header, data_start = _read_header(path)
+    entries = [
+        _entry(path, name, fields, data_start)
+        for name, fields in header.items()
+        if name != "__metadata__"
+    ]
+    entries.sort(key=lambda entry: (entry.start, entry.stop))
+    _check_length(path, entries)
+    return entries
+
+
+def shard_paths(directory: str | Path) -> list[Path]:
+    """The shards of a checkpoint folder, in the order in which the index first names them.
+
+    Raises `CheckpointError` if the folder, the index or a shard it names is missing.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory} is not a folder; give a checkpoint folder.")
+    index = directory / INDEX_NAME
+    if not index.exists():
+        return _shards_without_index(directory)
+    names = dict.fromkeys(_weight_map(index).values())
+    missing = [name for name in names if not (directory / name).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{index} names {missing[0]}, which is not in {directory}; restore the shard."
+        )
+    return [directory / name for name in sorted(names)]
+
+
+def checkpoint_entries(paths: Sequence[str | Path]) -> list[TensorEntry]:
+    """The tensors of several shards, shard after shard, each in file order."""
+    return [entry for path in paths for entry in read_layout(path)]
+
+
+def quantise(weight: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantises a matrix to FP8 (e4m3) with one inverse scale per `block` x `block` tile.
+
+    `weight`: floating, [rows, columns]; columns must be a multiple of `block`.
+    Returns `(weight float8_e4m3fn [rows, columns], scale_inv float32 [tiles, tiles])`,
+    so that `weight * scale_inv` is near the original.
+    """
+    rows, columns = weight.shape
+    if columns % block:
+        raise ValueError(f"{columns} columns do not divide into blocks of {block}.")
+    row_tiles = -(-rows // block)
+    padded = weight.new_zeros(row_tiles * block, columns, dtype=torch.float32)
+    padded[:rows] = weight
+    tiles = padded.view(row_tiles, block, columns // block, block)
+    scale_inv = tiles.abs().amax(dim=(1, 3)).clamp_min(1e-12) / FP8_MAX
+    quantised = (padded[:rows] / _spread(scale_inv, block, rows)).clamp(-FP8_MAX, FP8_MAX)
+    return quantised.to(torch.float8_e4m3fn), scale_inv
+
+
+def dequantise(weight: torch.Tensor, scale_inv: torch.Tensor) -> torch.Tensor:
+    """FP8 times inverse scale, as bfloat16 [rows, columns].
+
+    The block size is weight columns / scale columns, as in vLLM's loader (PR #38928).
+    """
+    rows, columns = weight.shape
+    block = columns // scale_inv.shape[1]
+    return (weight.float() * _spread(scale_inv, block, rows)).to(torch.bfloat16)
+
+
+def _spread(scale_inv: torch.Tensor, block: int, rows: int) -> torch.Tensor:
+    return scale_inv.repeat_interleave(block, 0)[:rows].repeat_interleave(block, 1)
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > path.stat().st_size - 8:
+                raise CheckpointError(f"{path} is cut off inside its header; fetch it again.")
+            return json.loads(file.read(length)), 8 + length
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist; check the path.") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
+    except (struct.error, ValueError):
+        raise CheckpointError(
+            f"{path} is not a safetensors file: its header cannot be read; fetch it again."
+        ) from None
+
+
+def _entry(path: Path, name: str, fields: dict[str, Any], data_start: int) -> TensorEntry:
+    try:
+        start, stop = fields["data_offsets"]
+        dtype = DTYPES[fields["dtype"]]
+        return TensorEntry(
+            name, dtype, tuple(fields["shape"]), data_start + start, data_start + stop
+        )
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(
+            f"{path} is not a safetensors file: the header entry of {name!r} is malformed."
+        ) from None
+
+
+def _check_length(path: Path, entries: list[TensorEntry]) -> None:
+    expected = max((entry.stop for entry in entries), default=0)
+    actual = path.stat().st_size
+    if actual < expected:
+        raise CheckpointError(
+            f"{path} is cut off: {actual} bytes, its header promises {expected}; fetch it again."
+        )
+
+
+def _shards_without_index(directory: Path) -> list[Path]:
+    paths = sorted(directory.glob("*.safetensors"))
+    if not paths:
+        raise CheckpointError(f"{directory} holds no .safetensors file; give a checkpoint folder.")
+    return paths
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(index.read_text())["weight_map"])
+    except (ValueError, KeyError, TypeError):
+        raise CheckpointError(
+            f"{index} is not a safetensors index; it needs a weight_map."
+        ) from None

@@ -1,0 +1,186 @@
+"""The `casestudy` command. It parses, calls and prints; the work is done elsewhere.
+
+Exit status: 0 as it should be, 1 not, 2 misuse.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from casestudy import course
+from casestudy.errors import CaseStudyError
+
+if TYPE_CHECKING:
+    from casestudy.reproduce import Reproduction
+
+NOT, MISUSE, INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    help="See, understand and fix a loader that lends views of a buffer it reuses.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+progress_console = Console(stderr=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@app.command()
+def run(
+    out: Annotated[Path, typer.Option(help="Where the HTML pages go.")] = Path("build"),
+) -> None:
+    """Execute every notebook of the course, write them as HTML, and say how each went."""
+    from casestudy.notebooks import course_notebooks, execute, prepare_output_folder, write_html
+
+    paths = course_notebooks()
+    prepare_output_folder(out)
+    table = Table("notebook", "seconds", "verdict")
+    runs = []
+    with _progress() as progress:
+        for path in paths:
+            task = progress.add_task(path.stem, total=_cell_count(path))
+            done = execute(path, on_cell=partial(progress.advance, task))
+            write_html(done, out)
+            table.add_row(path.stem, f"{done.seconds:.0f}", Text(done.verdict))
+            runs.append(done)
+    console.print(table)
+    failed = [each.path.stem for each in runs if each.verdict != "as stored"]
+    if failed:
+        console.print(f"Not as it should be: {', '.join(failed)}. The pages are in {out}/.")
+        raise typer.Exit(NOT)
+    console.print(
+        f"All {len(runs)} notebooks ran and printed what they should. "
+        f"Open {out / paths[0].stem}.html to read them."
+    )
+
+
+@app.command()
+def reproduce(
+    memory_limit: Annotated[
+        int, typer.Option(min=-1, help="Bytes of the streamer's buffer; 0 smallest, -1 no limit.")
+    ] = 0,
+    checkpoint: Annotated[
+        Path, typer.Option(help="A checkpoint folder laid out like the course's.")
+    ] = course.CHECKPOINT,
+    device: Annotated[str, typer.Option(help="Where the model lives: cpu or cuda.")] = "cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """Load the tiny checkpoint wrongly and rightly, and let both continue the same prompt."""
+    _check_device(device)
+    from casestudy.reproduce import diagnosis
+    from casestudy.reproduce import reproduce as run_reproduction
+
+    with _progress() as progress:
+        task = progress.add_task("loading and writing three times", total=3)
+        result = run_reproduction(
+            checkpoint,
+            memory_limit=memory_limit,
+            device=device,
+            on_outcome=partial(progress.advance, task),
+        )
+    if as_json:
+        print(json.dumps(_plain(result), indent=2))
+    else:
+        _show_reproduction(result)
+    if not result.happened:
+        progress_console.print(diagnosis(result))
+        raise typer.Exit(NOT)
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Check whether this machine is ready for the course."""
+    from casestudy.doctor import examine
+
+    checks = list(examine())
+    if as_json:
+        print(json.dumps([check._asdict() for check in checks], indent=2))
+    else:
+        for check in checks:
+            mark = Text("ok  ", "green") if check.ok else Text("FAIL", "bold red")
+            remedy = f"  → {check.remedy}" if check.remedy else ""
+            console.print(mark, Text(f" {check.name}: {check.found}{remedy}"), soft_wrap=True)
+    if not all(check.ok for check in checks):
+        raise typer.Exit(NOT)
+
+
+@app.command()
+def lab() -> None:
+    """Open the course in JupyterLab."""
+    from casestudy.notebooks import course_notebooks
+
+    first = course_notebooks()[0]
+    raise typer.Exit(subprocess.run([sys.executable, "-m", "jupyterlab", str(first)]).returncode)
+
+
+def main() -> None:
+    """The console script: a person's mistake is told in a sentence, without a traceback."""
+    try:
+        app()
+    except CaseStudyError as error:
+        progress_console.print(Text(str(error)), soft_wrap=True)
+        sys.exit(MISUSE)
+    except KeyboardInterrupt:
+        progress_console.print("Stopped.")
+        sys.exit(INTERRUPTED)
+
+
+def _progress() -> Progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
+    return Progress(*columns, MofNCompleteColumn(), console=progress_console, transient=True)
+
+
+def _cell_count(path: Path) -> int:
+    return sum(cell["cell_type"] == "code" for cell in json.loads(path.read_text())["cells"])
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device not in ("cpu", "cuda"):
+        raise CaseStudyError(f"--device {device} is unknown; use cpu or cuda.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise CaseStudyError("--device cuda, but torch sees no GPU here; use --device cpu.")
+
+
+def _plain(result: Reproduction) -> dict[str, Any]:
+    plain = asdict(result)
+    for name in ("reference", "borrowed", "cloned"):
+        del plain[name]["losses"]
+    return plain
+
+
+def _show_reproduction(result: Reproduction) -> None:
+    console.print(
+        f"streamer {result.streamer}, memory limit {result.memory_limit}, on {result.device}"
+    )
+    console.print(Panel(Text(result.prompt), title="prompt"))
+    table = Table("", "reference", "borrowed", "cloned", show_lines=True)
+    outcomes = (result.reference, result.borrowed, result.cloned)
+    table.add_row("text", *(Text(each.text) for each in outcomes))
+    table.add_row("loss, nats a character", *(f"{each.loss:.2g}" for each in outcomes))
+    table.add_row("wrong parameters", *(str(len(each.wrong)) for each in outcomes))
+    console.print(table)
+    if result.borrowed.wrong:
+        console.print("Wrong through borrowed, and nothing raised:")
+    for name in result.borrowed.wrong:
+        console.print(Text(f"  {name}"), soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

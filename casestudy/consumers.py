@@ -1,0 +1,135 @@
+"""Who keeps: consumers that fill a model's parameters from an iterator of (name, tensor).
+
+vLLM's loader copies every tensor into its parameter as it comes. PR #38928 made one exception:
+each layer's `indexer.wk` arrives as two tensors, an FP8 weight and its scale, and whichever comes
+first waits in a dict for the other, so that both become one BF16 parameter. Three versions:
+
+* `copies_at_once`: before that PR; nothing waits.
+* `keeps_the_pair`: the PR; the waiting half is the tensor as the loader yielded it.
+* `clones_the_pair`: the repair in the model that the report offered and upstream did not choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from casestudy.checkpoint import SCALE_SUFFIX, TensorEntry, checkpoint_entries, dequantise
+
+WK = "indexer.wk.weight"
+WK_SCALE = WK + SCALE_SUFFIX
+WEIGHTS_PROJ = "indexer.weights_proj.weight"
+FUSED = "indexer.wk_weights_proj.weight"
+
+Parameters = dict[str, torch.Tensor]
+NamedTensors = Iterable[tuple[str, torch.Tensor]]
+
+
+class Consumer(Protocol):
+    """Reads `weights` to the end and returns the parameters that it filled, on `device`."""
+
+    def __call__(
+        self, weights: NamedTensors, paths: list[Path], device: str = "cpu"
+    ) -> Parameters: ...
+
+
+def collect(weights: NamedTensors) -> Parameters:
+    """`dict(weights)`: keeps every tensor as it was yielded."""
+    return dict(weights)
+
+
+def copies_at_once(weights: NamedTensors, paths: list[Path], device: str = "cpu") -> Parameters:
+    """Copies each tensor into a parameter of its own name, dtype and shape."""
+    parameters = _allocate(checkpoint_entries(paths), device)
+    for name, tensor in weights:
+        parameters[name].copy_(tensor)
+    return parameters
+
+
+def keeps_the_pair(weights: NamedTensors, paths: list[Path], device: str = "cpu") -> Parameters:
+    """Copies at once, but the half of a `wk` pair that comes first waits as it was yielded."""
+    return _load_fused(weights, paths, device, clone_waiting=False)
+
+
+def clones_the_pair(weights: NamedTensors, paths: list[Path], device: str = "cpu") -> Parameters:
+    """Copies at once, and the half of a `wk` pair that comes first waits as a copy."""
+    return _load_fused(weights, paths, device, clone_waiting=True)
+
+
+CONSUMERS: dict[str, Consumer] = {
+    "copies_at_once": copies_at_once,
+    "keeps_the_pair": keeps_the_pair,
+    "clones_the_pair": clones_the_pair,
+}
+
+
+def wrong_parameters(loaded: Parameters, reference: Parameters) -> list[str]:
+    """Sorted names of the parameters whose bytes differ from the reference's; NaN counts as is.
+
+    Raises `ValueError` if the two do not hold the same names.
+    """
+    if loaded.keys() != reference.keys():
+        odd = sorted(loaded.keys() ^ reference.keys())
+        raise ValueError(f"only one of the two holds {odd[0]}.")
+    return sorted(name for name in loaded if not _same_bytes(loaded[name], reference[name]))
+
+
+def _load_fused(
+    weights: NamedTensors, paths: list[Path], device: str, clone_waiting: bool
+) -> Parameters:
+    parameters = _allocate_fused(checkpoint_entries(paths), device)
+    waiting: Parameters = {}
+    for name, tensor in weights:
+        if name.endswith((WK, WK_SCALE)):
+            partner = _partner(name)
+            if partner in waiting:
+                _fuse(parameters, {name: tensor, partner: waiting.pop(partner)})
+            else:
+                waiting[name] = tensor.clone() if clone_waiting else tensor
+        elif name.endswith(WEIGHTS_PROJ):
+            fused = parameters[name.replace(WEIGHTS_PROJ, FUSED)]
+            fused[-tensor.shape[0] :].copy_(tensor)
+        else:
+            parameters[name].copy_(tensor)
+    return parameters
+
+
+def _partner(name: str) -> str:
+    return name.removesuffix(SCALE_SUFFIX) if name.endswith(WK_SCALE) else name + SCALE_SUFFIX
+
+
+def _fuse(parameters: Parameters, pair: Parameters) -> None:
+    """Dequantises a complete pair into the first rows of its layer's fused parameter."""
+    name = min(pair, key=len)
+    weight = dequantise(pair[name], pair[name + SCALE_SUFFIX])
+    parameters[name.replace(WK, FUSED)][: weight.shape[0]].copy_(weight)
+
+
+def _allocate(entries: list[TensorEntry], device: str) -> Parameters:
+    return {
+        entry.name: torch.empty(entry.shape, dtype=entry.dtype, device=device) for entry in entries
+    }
+
+
+def _allocate_fused(entries: list[TensorEntry], device: str) -> Parameters:
+    """As `_allocate`, each layer's `wk` and `weights_proj` as one BF16 [rows of both, hidden]."""
+    parameters = _allocate(entries, device)
+    for name in [name for name in parameters if name.endswith(WK)]:
+        wk = parameters.pop(name)
+        del parameters[name + SCALE_SUFFIX]
+        projection = parameters.pop(name.replace(WK, WEIGHTS_PROJ))
+        rows = wk.shape[0] + projection.shape[0]
+        fused = torch.empty(rows, wk.shape[1], dtype=torch.bfloat16, device=device)
+        parameters[name.replace(WK, FUSED)] = fused
+    return parameters
+
+
+def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return torch.equal(
+        *(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8) for tensor in (a, b))
+    )

@@ -1,0 +1,210 @@
+"""Who yields: loaders over the RunAI Model Streamer that differ only in who owns what they yield.
+
+`borrowed` hands out the streamer's own views: the bug of vLLM issue #43163.
+`cloned` copies each tensor at the yield: the fix of vLLM PR #43464.
+Supports streamer 0.15.8 to 0.17.x. On the host path up to 0.16.1 the streamer always lends; from
+0.17 it lends only when asked to (`owned=False`), and `borrowed` asks.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from casestudy.checkpoint import TensorEntry, read_layout
+from casestudy.errors import StreamError
+
+MEMORY_LIMIT_VARIABLE = "RUNAI_STREAMER_MEMORY_LIMIT"
+
+Weights = Iterator[tuple[str, torch.Tensor]]
+Paths = str | Path | Sequence[str | Path]
+
+
+class Loader(Protocol):
+    """Yields the (name, tensor) pairs of safetensors files.
+
+    paths: files, local or in object storage, each once.
+    memory_limit: bytes of the streamer's buffer; `None` leaves the streamer's own default, `0` is
+        the smallest that works (the largest tensor), `-1` everything at once.
+    device: where the yielded tensors lie. On the host path the streamer's views lie in its
+        buffer; on any other device they are copies already.
+    distributed: share the reading among the ranks of `torch.distributed`.
+    progress: show a bar, a tick a tensor.
+
+    Raises `CheckpointError` for a missing or damaged local file and `StreamError` for whatever
+    the streamer cannot do, at the first `next()`.
+    """
+
+    def __call__(
+        self,
+        paths: Paths,
+        *,
+        memory_limit: int | None = None,
+        device: str = "cpu",
+        distributed: bool = False,
+        progress: bool = False,
+    ) -> Weights: ...
+
+
+def borrowed(
+    paths: Paths,
+    *,
+    memory_limit: int | None = None,
+    device: str = "cpu",
+    distributed: bool = False,
+    progress: bool = False,
+) -> Weights:
+    """Yields the streamer's views: each is valid until the iterator advances. See `Loader`."""
+    files = _files(paths)
+    entries = _local_entries(files)
+    _check_limit(memory_limit, entries)
+    seen = 0
+    for name, tensor in _with_progress(
+        _stream(files, memory_limit, device, distributed), len(entries) or None, progress
+    ):
+        seen += 1
+        yield name, tensor
+        del tensor  # a lent view must not live on in here
+    if seen < len(entries):
+        raise StreamError(
+            f"the streamer delivered {seen} of {len(entries)} tensors of {files[0]} and its "
+            f"{len(files) - 1} siblings; do not use what was loaded."
+        )
+
+
+def cloned(
+    paths: Paths,
+    *,
+    memory_limit: int | None = None,
+    device: str = "cpu",
+    distributed: bool = False,
+    progress: bool = False,
+) -> Weights:
+    """Yields copies: each is valid for as long as it is held. See `Loader`."""
+    views = borrowed(
+        paths,
+        memory_limit=memory_limit,
+        device=device,
+        distributed=distributed,
+        progress=progress,
+    )
+    for name, tensor in views:
+        yield name, tensor.clone()
+
+
+LOADERS: dict[str, Loader] = {"borrowed": borrowed, "cloned": cloned}
+
+
+def runai_safetensors_weights_iterator(
+    hf_weights_files: list[str], use_tqdm_on_load: bool, is_distributed: bool = False
+) -> Weights:
+    """The fixed loader under the name and signature it has in vLLM (PR #43464)."""
+    return cloned(hf_weights_files, distributed=is_distributed, progress=use_tqdm_on_load)
+
+
+def plain(paths: Paths) -> Weights:
+    """The same pairs by safetensors alone: what every loader is compared with."""
+    from safetensors import safe_open
+
+    for path in _files(paths):
+        read_layout(path)
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118, not a mapping
+                yield name, file.get_tensor(name)
+
+
+def streamer_version() -> str:
+    """The installed release of runai-model-streamer."""
+    from importlib.metadata import version
+
+    return version("runai-model-streamer")
+
+
+def lends_by_default() -> bool:
+    """Whether the installed streamer hands out reusable memory unless told otherwise."""
+    return "owned" not in _stream_parameters()
+
+
+@contextmanager
+def memory_limit_set(memory_limit: int | None) -> Iterator[None]:
+    """Sets the streamer's memory-limit variable to so many bytes inside, and puts it back."""
+    before = os.environ.get(MEMORY_LIMIT_VARIABLE)
+    if memory_limit is not None:
+        os.environ[MEMORY_LIMIT_VARIABLE] = str(memory_limit)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(MEMORY_LIMIT_VARIABLE, None)
+        else:
+            os.environ[MEMORY_LIMIT_VARIABLE] = before
+
+
+def _stream(files: list[str], memory_limit: int | None, device: str, distributed: bool) -> Weights:
+    """The streamer's own iterator, asked to lend, with its errors told in our words."""
+    from runai_model_streamer import SafetensorsStreamer
+
+    lend = {} if lends_by_default() else {"owned": False}
+    with _named_errors(files), SafetensorsStreamer() as streamer:
+        with memory_limit_set(memory_limit):  # read once, when the stream is set up
+            streamer.stream_files(files, device=device, is_distributed=distributed, **lend)
+        yield from streamer.get_tensors()
+
+
+@contextmanager
+def _named_errors(files: list[str]) -> Iterator[None]:
+    from runai_model_streamer.file_streamer.requests_iterator import (
+        RunaiStreamerMemoryLimitException,
+    )
+
+    try:
+        yield
+    except (ValueError, RunaiStreamerMemoryLimitException) as error:
+        raise StreamError(f"{', '.join(files)}: {error}") from error
+
+
+def _stream_parameters() -> Iterable[str]:
+    from runai_model_streamer import SafetensorsStreamer
+
+    return inspect.signature(SafetensorsStreamer.stream_files).parameters
+
+
+def _files(paths: Paths) -> list[str]:
+    files = [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    if not files:
+        raise StreamError("no files were given; name at least one .safetensors file.")
+    for file in files:
+        if files.count(file) > 1:
+            raise StreamError(f"{file} is listed twice; list each shard once.")
+    return files
+
+
+def _local_entries(files: list[str]) -> list[TensorEntry]:
+    """The headers of local files, checked; object storage is left to the streamer."""
+    return [entry for file in files if "://" not in file for entry in read_layout(file)]
+
+
+def _check_limit(memory_limit: int | None, entries: list[TensorEntry]) -> None:
+    largest = max(entries, key=lambda entry: entry.nbytes, default=None)
+    if memory_limit is None or memory_limit in (0, -1) or largest is None:
+        return
+    if memory_limit < largest.nbytes:
+        raise StreamError(
+            f"a memory limit of {memory_limit} bytes is smaller than the largest tensor, "
+            f"{largest.name} with {largest.nbytes} bytes; "
+            f"use at least that, 0 for the smallest buffer that works, or -1 for no limit."
+        )
+
+
+def _with_progress(weights: Weights, total: int | None, progress: bool) -> Weights:
+    if not progress:
+        return weights
+    from rich.progress import track
+
+    return iter(track(weights, "Loading safetensors with the RunAI Model Streamer", total))

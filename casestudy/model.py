@@ -1,0 +1,98 @@
+"""The tiny GLM-MoE-DSA model: build it from parameters, let it write, measure its loss.
+
+The only file that imports transformers, and only when a model is built.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from casestudy.checkpoint import SCALE_SUFFIX, dequantise
+from casestudy.consumers import FUSED, WEIGHTS_PROJ, WK, Parameters
+from casestudy.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from transformers import GlmMoeDsaForCausalLM
+
+UNPRINTABLE = "\ufffd"
+
+
+def build(
+    directory: str | Path, parameters: Parameters, device: str = "cpu"
+) -> GlmMoeDsaForCausalLM:
+    """transformers' own class, unmodified, with `parameters` dequantised into it, in float32.
+
+    `directory` holds `config.json`; `parameters` are a consumer's result, fused or not.
+    Raises `CheckpointError` if the config is missing or not of this architecture.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
+    from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    config_path = Path(directory) / "config.json"
+    if not config_path.is_file():
+        raise CheckpointError(f"{config_path} is missing; give a whole checkpoint folder.")
+    config = GlmMoeDsaConfig.from_pretrained(directory, local_files_only=True)
+    del config.quantization_config  # the weights are dequantised before they get there
+    model = GlmMoeDsaForCausalLM.from_pretrained(
+        None, config=config, state_dict=state_dict(parameters), dtype=torch.float32
+    )
+    return model.eval().to(device)
+
+
+def state_dict(parameters: Parameters) -> Parameters:
+    """The names, shapes and dtypes of the published model: fused ones taken apart, FP8 undone.
+
+    Floating tensors come back as bfloat16, or float32 where the checkpoint has them so.
+    """
+    plain: Parameters = {}
+    for name, tensor in parameters.items():
+        if name.endswith(FUSED):
+            rows = parameters[name.replace(FUSED, "indexer.k_norm.weight")].shape[0]
+            plain[name.replace(FUSED, WK)] = tensor[:rows]
+            plain[name.replace(FUSED, WEIGHTS_PROJ)] = tensor[rows:]
+        elif name + SCALE_SUFFIX in parameters:
+            plain[name] = dequantise(tensor, parameters[name + SCALE_SUFFIX])
+        elif not name.endswith(SCALE_SUFFIX):
+            plain[name] = tensor
+    return plain
+
+
+@torch.inference_mode()
+def generate(model: GlmMoeDsaForCausalLM, prompt: str, characters: int) -> str:
+    """Greedy continuation of `prompt`, exactly so many characters (one byte a token)."""
+    tokens = _encode(prompt, model)
+    written = model.generate(
+        tokens,
+        attention_mask=torch.ones_like(tokens),
+        max_new_tokens=characters,
+        min_new_tokens=characters,
+        do_sample=False,
+        pad_token_id=0,
+    )
+    return decode(written[0, tokens.shape[1] :].tolist())
+
+
+@torch.inference_mode()
+def losses(model: GlmMoeDsaForCausalLM, text: str) -> list[float]:
+    """Cross-entropy in nats of every character of `text` but the first, given those before it."""
+    tokens = _encode(text, model)
+    logits = model(tokens, use_cache=False).logits[0, :-1]
+    return cross_entropy(logits.float(), tokens[0, 1:], reduction="none").tolist()
+
+
+def decode(tokens: list[int]) -> str:
+    """One printable character a token, so that broken text cannot upset a terminal."""
+    return "".join(
+        chr(token) if 32 <= token < 127 or token == 10 else UNPRINTABLE for token in tokens
+    )
+
+
+def _encode(text: str, model: GlmMoeDsaForCausalLM) -> torch.Tensor:
+    return torch.tensor([list(text.encode("ascii"))], device=model.device)

@@ -1,0 +1,139 @@
+"""Execute the course's notebooks, compare what they print with what they printed, export them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from casestudy import course
+from casestudy.errors import CaseStudyError
+
+VARIES = "varies"  # tag of cells whose output depends on the machine
+BUILD_MARK = ".casestudy-build"  # marks a folder that may be overwritten
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass
+class Run:
+    """One executed notebook. `error` tells what failed and where; empty if nothing did."""
+
+    path: Path
+    notebook: NotebookNode
+    seconds: float
+    error: str
+    differing: list[int]
+
+    @property
+    def verdict(self) -> str:
+        """`as stored`, `cells 3, 5 print something else`, or the error."""
+        if self.error:
+            return self.error
+        if self.differing:
+            return f"cells {', '.join(map(str, self.differing))} print something else"
+        return "as stored"
+
+
+def course_notebooks() -> list[Path]:
+    """The course in reading order. Raises `CaseStudyError` if it is not there."""
+    paths = sorted(course.NOTEBOOKS.glob("[0-9][0-9]-*.ipynb"))
+    if not paths:
+        raise CaseStudyError(
+            f"{course.NOTEBOOKS} holds no notebook: the course comes with the repository, "
+            f"so install from a clone (pip install -e .)."
+        )
+    return paths
+
+
+def execute(path: Path, on_cell: Callable[[], None] = lambda: None) -> Run:
+    """Runs a notebook in a fresh kernel; the file itself is left as it is."""
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    stored = nbformat.read(path, as_version=4)
+    fresh = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        fresh,
+        timeout=None,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        on_cell_executed=lambda **_: on_cell(),
+    )
+    start = time.perf_counter()
+    error = ""
+    try:
+        client.execute()
+    except CellExecutionError as failure:
+        error = f"{failure.ename} in {_failed_cell(fresh)}: {failure.evalue}"
+    seconds = time.perf_counter() - start
+    return Run(path, fresh, seconds, error, differing_cells(stored, fresh))
+
+
+def differing_cells(stored: NotebookNode, fresh: NotebookNode) -> list[int]:
+    """Numbers of the code cells (from 1) whose text output is not the stored one."""
+    pairs = zip(_code_cells(stored), _code_cells(fresh), strict=True)
+    return [
+        number
+        for number, (old, new) in enumerate(pairs, 1)
+        if VARIES not in old.metadata.get("tags", []) and text_output(old) != text_output(new)
+    ]
+
+
+def text_output(cell: NotebookNode) -> str:
+    """What a code cell printed, results and alt texts of pictures included."""
+    return _ANSI.sub("", "".join(_texts(cell)))
+
+
+def prepare_output_folder(folder: Path) -> None:
+    """Makes `folder`, or takes one that an earlier run made.
+
+    Raises `CaseStudyError` if it holds anything else or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()) and not (folder / BUILD_MARK).exists():
+            raise CaseStudyError(
+                f"{folder} holds files that casestudy did not write; name another --out."
+            )
+        (folder / BUILD_MARK).touch()
+    except OSError as error:
+        raise CaseStudyError(
+            f"{folder} cannot be written ({error.strerror}); name another --out."
+        ) from None
+
+
+def write_html(run: Run, folder: Path) -> Path:
+    """Writes an executed notebook as one self-contained page and returns its path."""
+    from nbconvert import HTMLExporter
+
+    page, _ = HTMLExporter().from_notebook_node(
+        run.notebook, resources={"metadata": {"name": run.path.stem}}
+    )
+    target = folder / f"{run.path.stem}.html"
+    target.write_text(page)
+    return target
+
+
+def _code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def _texts(cell: NotebookNode) -> Iterator[str]:
+    for output in cell.outputs:
+        if output.output_type == "stream" and output.name == "stdout":
+            yield output.text
+        elif output.output_type in ("execute_result", "display_data"):
+            yield output.data.get("text/plain", "") + "\n"
+
+
+def _failed_cell(notebook: NotebookNode) -> str:
+    for number, cell in enumerate(_code_cells(notebook), 1):
+        if any(output.output_type == "error" for output in cell.outputs):
+            return f"code cell {number}"
+    return "a cell"
