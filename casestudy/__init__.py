@@ -1,13 +1,13 @@
 """A case study of one bug: a loader lends views of a buffer it reuses, and someone keeps one.
 
-    loaders     who yields: `borrowed` (the bug), `cloned` (the fix)
-    consumers   who keeps: the incident's loader in three versions
-    aliasing    byte spans and overlaps
-    trace       what was yielded, where, and how long it was held
-    checkpoint  safetensors layout, FP8 blocks
-    model       the tiny GLM-MoE-DSA model
-    reproduce   the incident from end to end
-    plots       pictures
+loaders     who yields: `borrowed` (the bug), `cloned` (the fix)
+consumers   who keeps: the incident's loader in three versions
+aliasing    byte spans and overlaps
+trace       what was yielded, where, and how long it was held
+checkpoint  safetensors layout, FP8 blocks
+model       the tiny GLM-MoE-DSA model
+reproduce   the incident from end to end
+plots       pictures
 """
 
 from casestudy.aliasing import byte_span, label, overlaps

@@ -77,22 +77,39 @@ def overlaps(
     return found
 
 
-def label(spans: Iterable[ByteSpan]) -> list[str]:
-    """A stable name for each span's start, such as `A+0x40`, in the order given.
+class Place(NamedTuple):
+    """Where a span lies: its region's letter, the region's size, and the offset in it, in bytes."""
+
+    letter: str
+    region_nbytes: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.letter}+{self.offset:#x}"
+
+
+def places(spans: Iterable[ByteSpan]) -> list[Place]:
+    """A stable place for each span, in the order given.
 
     Spans that touch or overlap form a region, and regions are lettered by first appearance; so
-    the names, unlike addresses, are the same on every run.
+    places, unlike addresses, are the same on every run.
     """
     spans = list(spans)
     regions = _regions(spans)
     starts = [(region.device, region.start) for region in regions]
     letters: dict[int, str] = {}
-    names = []
+    found = []
     for span in spans:
-        region = bisect_right(starts, (span.device, span.start)) - 1
-        letter = letters.setdefault(region, _letters(len(letters)))
-        names.append(f"{letter}+{span.start - regions[region].start:#x}")
-    return names
+        number = bisect_right(starts, (span.device, span.start)) - 1
+        region = regions[number]
+        letter = letters.setdefault(number, _letters(len(letters)))
+        found.append(Place(letter, region.nbytes, span.start - region.start))
+    return found
+
+
+def label(spans: Iterable[ByteSpan]) -> list[str]:
+    """A stable name for the start of each span, such as `A+0x40`; see `places`."""
+    return [str(place) for place in places(spans)]
 
 
 def _regions(spans: list[ByteSpan]) -> list[ByteSpan]:

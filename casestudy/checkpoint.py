@@ -6,6 +6,7 @@ Reads headers only. `loaders` brings the bytes, `model` gives them meaning.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,11 @@ DTYPES = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "C64": torch.complex64,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
@@ -133,28 +139,32 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > path.stat().st_size - 8:
                 raise CheckpointError(f"{path} is cut off inside its header; fetch it again.")
-            return json.loads(file.read(length)), 8 + length
+            header = json.loads(file.read(length))
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist; check the path.") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
     except (struct.error, ValueError):
-        raise CheckpointError(
-            f"{path} is not a safetensors file: its header cannot be read; fetch it again."
-        ) from None
+        raise _not_safetensors(path, "its header cannot be read") from None
+    if not isinstance(header, dict):
+        raise _not_safetensors(path, "its header is not a table")
+    return header, 8 + length
 
 
 def _entry(path: Path, name: str, fields: dict[str, Any], data_start: int) -> TensorEntry:
     try:
-        start, stop = fields["data_offsets"]
+        (start, stop), shape = fields["data_offsets"], tuple(fields["shape"])
         dtype = DTYPES[fields["dtype"]]
-        return TensorEntry(
-            name, dtype, tuple(fields["shape"]), data_start + start, data_start + stop
-        )
+        right_length = stop - start == math.prod(shape) * dtype.itemsize
     except (KeyError, TypeError, ValueError):
-        raise CheckpointError(
-            f"{path} is not a safetensors file: the header entry of {name!r} is malformed."
-        ) from None
+        raise _not_safetensors(path, f"the entry of {name!r} is malformed: {fields}") from None
+    if not right_length:
+        raise _not_safetensors(path, f"{name!r} has other bytes than its shape and dtype need")
+    return TensorEntry(name, dtype, shape, data_start + start, data_start + stop)
+
+
+def _not_safetensors(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"{path} is not a safetensors file: {reason}; fetch it again.")
 
 
 def _check_length(path: Path, entries: list[TensorEntry]) -> None:

@@ -49,14 +49,35 @@ def copies_at_once(weights: NamedTensors, paths: list[Path], device: str = "cpu"
     return parameters
 
 
+def load_weights(
+    weights: NamedTensors, paths: list[Path], device: str, *, clone_waiting: bool
+) -> Parameters:
+    """The incident's loader; `clone_waiting` is the one difference between its two versions."""
+    parameters = _allocate_fused(checkpoint_entries(paths), device)
+    waiting: Parameters = {}
+    for name, tensor in weights:
+        if name.endswith((WK, WK_SCALE)):
+            partner = _partner(name)
+            if partner in waiting:
+                _fuse(parameters, {name: tensor, partner: waiting.pop(partner)})
+            else:
+                waiting[name] = tensor.clone() if clone_waiting else tensor
+        elif name.endswith(WEIGHTS_PROJ):
+            fused = parameters[name.replace(WEIGHTS_PROJ, FUSED)]
+            fused[-tensor.shape[0] :].copy_(tensor)
+        else:
+            parameters[name].copy_(tensor)
+    return parameters
+
+
 def keeps_the_pair(weights: NamedTensors, paths: list[Path], device: str = "cpu") -> Parameters:
     """Copies at once, but the half of a `wk` pair that comes first waits as it was yielded."""
-    return _load_fused(weights, paths, device, clone_waiting=False)
+    return load_weights(weights, paths, device, clone_waiting=False)
 
 
 def clones_the_pair(weights: NamedTensors, paths: list[Path], device: str = "cpu") -> Parameters:
     """Copies at once, and the half of a `wk` pair that comes first waits as a copy."""
-    return _load_fused(weights, paths, device, clone_waiting=True)
+    return load_weights(weights, paths, device, clone_waiting=True)
 
 
 CONSUMERS: dict[str, Consumer] = {
@@ -75,26 +96,6 @@ def wrong_parameters(loaded: Parameters, reference: Parameters) -> list[str]:
         odd = sorted(loaded.keys() ^ reference.keys())
         raise ValueError(f"only one of the two holds {odd[0]}.")
     return sorted(name for name in loaded if not _same_bytes(loaded[name], reference[name]))
-
-
-def _load_fused(
-    weights: NamedTensors, paths: list[Path], device: str, clone_waiting: bool
-) -> Parameters:
-    parameters = _allocate_fused(checkpoint_entries(paths), device)
-    waiting: Parameters = {}
-    for name, tensor in weights:
-        if name.endswith((WK, WK_SCALE)):
-            partner = _partner(name)
-            if partner in waiting:
-                _fuse(parameters, {name: tensor, partner: waiting.pop(partner)})
-            else:
-                waiting[name] = tensor.clone() if clone_waiting else tensor
-        elif name.endswith(WEIGHTS_PROJ):
-            fused = parameters[name.replace(WEIGHTS_PROJ, FUSED)]
-            fused[-tensor.shape[0] :].copy_(tensor)
-        else:
-            parameters[name].copy_(tensor)
-    return parameters
 
 
 def _partner(name: str) -> str:

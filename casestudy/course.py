@@ -46,3 +46,31 @@ def continuation(prompt: str, length: int = LONG_CONTINUATION) -> str:
     """What comes after `prompt` in the tale."""
     start = tale().index(prompt) + len(prompt)
     return tale()[start : start + length]
+
+
+def write_lesson_file(folder: str | Path) -> Path:
+    """Writes `six-tensors.safetensors`, a file made for looking at, and returns its path.
+
+    Six tensors of three dtypes and six sizes whose values cannot be right by chance. The largest
+    has 768 bytes; any two of them together have more, so with the smallest buffer each travels
+    alone.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    shapes = {
+        "embed": (torch.float32, (24, 8)),
+        "scale": (torch.float32, (20, 8)),
+        "bias": (torch.bfloat16, (288,)),
+        "norm": (torch.bfloat16, (352,)),
+        "head": (torch.float8_e4m3fn, (17, 32)),
+        "weight": (torch.float8_e4m3fn, (23, 32)),
+    }
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        name: torch.randn(shape, generator=generator).to(dtype)
+        for name, (dtype, shape) in shapes.items()
+    }
+    path = Path(folder) / "six-tensors.safetensors"
+    save_file(tensors, path)
+    return path

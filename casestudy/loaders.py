@@ -73,8 +73,8 @@ def borrowed(
         del tensor  # a lent view must not live on in here
     if seen < len(entries):
         raise StreamError(
-            f"the streamer delivered {seen} of {len(entries)} tensors of {files[0]} and its "
-            f"{len(files) - 1} siblings; do not use what was loaded."
+            f"the streamer delivered only {seen} of the {len(entries)} tensors of "
+            f"{', '.join(files)}; do not use what was loaded."
         )
 
 
@@ -179,21 +179,37 @@ def _files(paths: Paths) -> list[str]:
     files = [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     if not files:
         raise StreamError("no files were given; name at least one .safetensors file.")
+    seen: set[str] = set()
     for file in files:
-        if files.count(file) > 1:
+        place = str(Path(file).resolve()) if _is_local(file) else file
+        if place in seen:
             raise StreamError(f"{file} is listed twice; list each shard once.")
+        seen.add(place)
     return files
+
+
+def _is_local(file: str) -> bool:
+    return "://" not in file
 
 
 def _local_entries(files: list[str]) -> list[TensorEntry]:
     """The headers of local files, checked; object storage is left to the streamer."""
-    return [entry for file in files if "://" not in file for entry in read_layout(file)]
+    layouts = {file: read_layout(file) for file in files if _is_local(file)}
+    for file, layout in layouts.items():
+        if not layout:
+            raise StreamError(f"{file} holds no tensors; leave it out.")
+    return [entry for layout in layouts.values() for entry in layout]
 
 
 def _check_limit(memory_limit: int | None, entries: list[TensorEntry]) -> None:
     largest = max(entries, key=lambda entry: entry.nbytes, default=None)
     if memory_limit is None or memory_limit in (0, -1) or largest is None:
         return
+    if memory_limit < -1:
+        raise StreamError(
+            f"a memory limit of {memory_limit} bytes makes no sense; "
+            f"use -1 for no limit, 0 for the smallest buffer that works, or a size."
+        )
     if memory_limit < largest.nbytes:
         raise StreamError(
             f"a memory limit of {memory_limit} bytes is smaller than the largest tensor, "
@@ -205,6 +221,8 @@ def _check_limit(memory_limit: int | None, entries: list[TensorEntry]) -> None:
 def _with_progress(weights: Weights, total: int | None, progress: bool) -> Weights:
     if not progress:
         return weights
+    from rich.console import Console
     from rich.progress import track
 
-    return iter(track(weights, "Loading safetensors with the RunAI Model Streamer", total))
+    title = "Loading safetensors with the RunAI Model Streamer"
+    return iter(track(weights, title, total, console=Console(stderr=True)))

@@ -51,6 +51,18 @@ def course_notebooks() -> list[Path]:
     return paths
 
 
+def title(path: Path) -> str:
+    """The heading with which a notebook begins."""
+    first: str = nbformat.read(path, as_version=4).cells[0].source
+    return first.splitlines()[0].removeprefix("# ")
+
+
+def minutes(path: Path) -> int:
+    """How long a notebook takes in class: the sum over its cells' metadata."""
+    cells = nbformat.read(path, as_version=4).cells
+    return sum(cell.metadata.get("casestudy", {}).get("minutes", 0) for cell in cells)
+
+
 def execute(path: Path, on_cell: Callable[[], None] = lambda: None) -> Run:
     """Runs a notebook in a fresh kernel; the file itself is left as it is."""
     from nbclient import NotebookClient

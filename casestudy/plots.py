@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from casestudy.aliasing import label
+from casestudy.aliasing import Place, places
 from casestudy.trace import Step, Trace
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 # Okabe-Ito; every meaning carried by a colour is carried by a hatch, a dash or a word as well
 BLUE, VERMILION, GREEN, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#767676", "#000000"
-PALE = "#F7D9C4"
+PALE = "#FDF1EA"
 LINE_STYLES = ((BLUE, "-", 2.5), (VERMILION, "-", 1.5), (BLACK, ":", 1.5))
 STYLE = {"svg.hashsalt": "casestudy", "font.family": "DejaVu Sans", "font.size": 10}
-TEXT_COLUMNS = 72
+TEXT_COLUMNS = 100
 SMOOTHED_OVER = 9  # characters
 
 
@@ -72,22 +72,24 @@ def stream_map(trace: Trace, title: str = "Who lies where, and for how long") ->
     yield to the last step at which someone holds the tensor; it is hatched from the step at which
     its bytes belong to another one, who is named.
     """
-    steps = sorted(trace.steps, key=lambda step: (step.span, step.index))
-    labels = dict(zip(map(id, trace.steps), label(s.span for s in trace.steps), strict=True))
-    row_names = [f"{step.name}  {labels[id(step)]}, {step.span.nbytes} B" for step in steps]
-    figure = _figure(width=10, height=1.3 + 0.34 * len(steps))
+    found = places(step.span for step in trace.steps)
+    offsets = _end_to_end(found)
+    order = sorted(range(len(found)), key=lambda index: (offsets[index], index))
+    figure = _figure(width=10, height=1.3 + 0.34 * len(order))
     where, when = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2])
-    _draw_places(where, steps)
-    for row, step in enumerate(steps):
+    for row, index in enumerate(order):
+        step = trace.steps[index]
+        where.barh(row, step.span.nbytes, left=offsets[index], color=BLUE, height=0.6)
         _draw_life(when, row, step, trace.overwriter(step))
-    where.set_yticks(range(len(steps)), row_names)
+    names = [f"{step.name}  {found[step.index]}, {step.span.nbytes} B" for step in trace.steps]
+    where.set_yticks(range(len(order)), [names[index] for index in order])
     where.invert_yaxis()
-    where.set_xlabel("bytes from the lowest address")
+    several = len({place.letter for place in found}) > 1
+    where.set_xlabel("bytes, region after region" if several else "bytes of the buffer")
     when.set_xlabel("iterator step")
-    when.set_xticks([i + 0.5 for i in range(len(steps))], [str(i) for i in range(len(steps))])
-    when.set_xlim(0, max(len(steps), 1))
-    figure.suptitle(title, fontweight="bold")
-    return Picture(title, f"{title}. {_describe_stream(trace, labels)}", figure)
+    when.set_xticks([index + 0.5 for index in range(len(order))], map(str, range(len(order))))
+    when.set_xlim(0, max(len(order), 1))
+    return _picture(title, _describe_stream(trace, found), figure)
 
 
 def text_comparison(
@@ -110,9 +112,7 @@ def text_comparison(
     for panel, (name, text) in zip(panels, texts.items(), strict=True):
         _draw_text(panel, name, text, truth)
     _draw_losses(chart, losses, prompt_length, index_topk)
-    figure.suptitle(title, fontweight="bold")
-    alt = f"{title}. {_describe_texts(texts, losses, prompt_length)}"
-    return Picture(title, alt, figure)
+    return _picture(title, _describe_texts(texts, losses, prompt_length), figure)
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -123,10 +123,23 @@ def _figure(width: float, height: float) -> Figure:
         return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
-def _draw_places(axes: Axes, steps: list[Step]) -> None:
-    lowest = min((step.span.start for step in steps), default=0)
-    for row, step in enumerate(steps):
-        axes.barh(row, step.span.nbytes, left=step.span.start - lowest, color=BLUE, height=0.6)
+def _picture(title: str, description: str, figure: Figure) -> Picture:
+    """Titles the figure and fixes its layout, so that every rendering of it is the same."""
+    figure.suptitle(title, fontweight="bold")
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    return Picture(title, f"{title}. {description}", figure)
+
+
+def _end_to_end(found: Sequence[Place]) -> list[int]:
+    """Where each place lies when the regions are put next to each other, with a gap between."""
+    sizes = {place.letter: place.region_nbytes for place in found}
+    gap = sum(sizes.values()) // 50
+    bases, base = {}, 0
+    for letter, size in sizes.items():
+        bases[letter] = base
+        base += size + gap
+    return [bases[place.letter] + place.offset for place in found]
 
 
 def _draw_life(axes: Axes, row: int, step: Step, overwriter: Step | None) -> None:
@@ -152,28 +165,28 @@ def _draw_life(axes: Axes, row: int, step: Step, overwriter: Step | None) -> Non
 
 def _draw_text(axes: Axes, name: str, text: str, truth: str) -> None:
     axes.set_axis_off()
-    lines = _wrapped(text)
-    axes.set_xlim(0, TEXT_COLUMNS)
+    lines = list(zip(_wrapped(text), _wrapped(truth), strict=False))
     axes.set_ylim(len(lines), -1.2)
     differing = sum(a != b for a, b in zip(text, truth, strict=False))
     note = "" if text is truth else f", {differing} of {len(text)} letters differ"
-    axes.text(0, -0.55, name + note, fontweight="bold", va="center")
-    for number, (line, right) in enumerate(zip(lines, _wrapped(truth), strict=False)):
-        for column, (letter, wanted) in enumerate(zip(line, right, strict=False)):
-            wrong = letter != wanted
-            if wrong:
-                axes.plot([column + 0.1, column + 0.9], [number + 0.9] * 2, VERMILION, lw=1)
-            axes.text(
-                column + 0.5,
-                number + 0.5,
-                letter,
-                family="DejaVu Sans Mono",
-                ha="center",
-                va="center",
-                parse_math=False,
-                color=VERMILION if wrong else BLACK,
-                fontweight="bold" if wrong else "normal",
-            )
+    axes.text(0, -0.6, name + note, fontweight="bold", va="center")
+    for number, (line, right) in enumerate(lines):
+        wrong = [letter != wanted for letter, wanted in zip(line, right, strict=False)]
+        _draw_letters(axes, number, _only(line, wrong, False), color=BLACK)
+        _draw_letters(axes, number, _only(line, wrong, True), color=VERMILION, fontweight="bold")
+        underline = _only("_" * len(line), wrong, True)
+        _draw_letters(axes, number + 0.12, underline, color=VERMILION)
+
+
+def _draw_letters(axes: Axes, line: float, letters: str, **style: str) -> None:
+    font = {"family": "DejaVu Sans Mono", "fontsize": 11.5, "parse_math": False}
+    axes.text(0, line + 0.75, letters, va="baseline", **font, **style)  # type: ignore[arg-type]
+
+
+def _only(line: str, chosen: Sequence[bool], wanted: bool) -> str:
+    """The chosen letters in their columns, hard spaces elsewhere."""
+    pairs = zip(line, chosen, strict=False)
+    return "".join(a if choice is wanted and a != " " else "\u00a0" for a, choice in pairs)
 
 
 def _draw_losses(
@@ -184,9 +197,9 @@ def _draw_losses(
         axes.plot(positions, _smoothed(values), dash, color=colour, lw=width, label=name)
     axes.axvline(index_topk, color=GREY, ls="--", lw=1)
     axes.axvline(prompt_length, color=GREY, ls="-.", lw=1)
-    top = axes.get_ylim()[1]
-    axes.text(index_topk, top, f" index_topk = {index_topk}", va="top", fontsize=9)
-    axes.text(prompt_length, top, " end of the prompt", va="top", fontsize=9)
+    mark = {"transform": axes.get_xaxis_transform(), "va": "bottom", "fontsize": 9}
+    axes.text(index_topk, 1.01, f"index_topk = {index_topk}", **mark)  # type: ignore[arg-type]
+    axes.text(prompt_length, 1.01, "end of the prompt", **mark)  # type: ignore[arg-type]
     axes.set_xlabel("characters read")
     axes.set_ylabel("loss of the next character (nats)")
     axes.legend(loc="center left", frameon=False)
@@ -204,16 +217,15 @@ def _smoothed(values: Sequence[float]) -> list[float]:
     return [sum(window) / len(window) for window in windows]
 
 
-def _describe_stream(trace: Trace, labels: dict[int, str]) -> str:
+def _describe_stream(trace: Trace, found: Sequence[Place]) -> str:
     sentences = [f"{len(trace.steps)} tensors in {len(trace.steps)} steps."]
-    stale = {id(step) for step in trace.stale()}
-    for step in trace.steps:
-        place = f"{step.name}, {step.span.nbytes} bytes at {labels[id(step)]}"
-        held = f"yielded at step {step.index} and held to step {step.last_held}"
+    stale = {step.index for step in trace.stale()}
+    for step, place in zip(trace.steps, found, strict=True):
+        life = f"yielded at step {step.index} and held to step {step.last_held}"
         fate = "never overwritten while held"
-        if id(step) in stale and (overwriter := trace.overwriter(step)):
+        if step.index in stale and (overwriter := trace.overwriter(step)):
             fate = f"stale from step {overwriter.index}: its bytes belong to {overwriter.name}"
-        sentences.append(f"{place}: {held}, {fate}.")
+        sentences.append(f"{step.name}, {step.span.nbytes} bytes at {place}: {life}, {fate}.")
     return " ".join(sentences)
 
 

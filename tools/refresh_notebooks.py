@@ -1,0 +1,48 @@
+"""Execute notebooks in place, so that they are stored with today's outputs.
+
+    python tools/refresh_notebooks.py [NOTEBOOK…]
+
+Without arguments, the whole course. Writes the one canonical form that the tests insist on.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from casestudy.notebooks import course_notebooks, execute
+
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+
+
+def canonical(notebook: NotebookNode) -> str:
+    """The text of a notebook without what differs from run to run or from editor to editor."""
+    notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    for cell in notebook.cells:
+        kept = ("casestudy", "tags")
+        cell.metadata = {key: cell.metadata[key] for key in kept if key in cell.metadata}
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not _is_stderr(output)]
+            for output in cell.outputs:
+                output.pop("metadata", None) if output.output_type == "stream" else None
+    return str(nbformat.writes(notebook)) + "\n"
+
+
+def _is_stderr(output: NotebookNode) -> bool:
+    return bool(output.output_type == "stream" and output.name == "stderr")
+
+
+def main(paths: list[Path]) -> None:
+    for path in paths or course_notebooks():
+        run = execute(path)
+        if run.error:
+            sys.exit(f"{path}: {run.error}")
+        path.write_text(canonical(run.notebook))
+        print(f"{path.name}: {run.seconds:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main([Path(argument) for argument in sys.argv[1:]])
