@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 RELEASES := .venv/releases-installed
 
-.PHONY: run test lab
+.PHONY: run test lab checksums
 
 run: $(INSTALLED)
 	$(BIN)/casestudy run
@@ -20,6 +20,10 @@ test: $(INSTALLED) $(RELEASES)
 
 lab: $(INSTALLED)
 	$(BIN)/casestudy lab
+
+# after a change to data/
+checksums:
+	cd data && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs sha256sum > SHA256SUMS
 
 $(INSTALLED): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -26,7 +26,7 @@ from casestudy.errors import CaseStudyError
 if TYPE_CHECKING:
     from casestudy.reproduce import Reproduction
 
-NOT, MISUSE, INTERRUPTED = 1, 2, 130
+NOT, MISUSE = 1, 2
 
 app = typer.Typer(
     help="See, understand and fix a loader that lends views of a buffer it reuses.",
@@ -135,9 +135,6 @@ def main() -> None:
     except CaseStudyError as error:
         progress_console.print(Text(str(error)), soft_wrap=True)
         sys.exit(MISUSE)
-    except KeyboardInterrupt:
-        progress_console.print("Stopped.")
-        sys.exit(INTERRUPTED)
 
 
 def _progress() -> Progress:

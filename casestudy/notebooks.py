@@ -66,7 +66,7 @@ def minutes(path: Path) -> int:
 def execute(path: Path, on_cell: Callable[[], None] = lambda: None) -> Run:
     """Runs a notebook in a fresh kernel; the file itself is left as it is."""
     from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError
+    from nbclient.exceptions import CellExecutionError, DeadKernelError
 
     stored = nbformat.read(path, as_version=4)
     fresh = nbformat.read(path, as_version=4)
@@ -74,6 +74,7 @@ def execute(path: Path, on_cell: Callable[[], None] = lambda: None) -> Run:
         fresh,
         timeout=None,
         kernel_name="python3",
+        extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(path.parent)}},
         on_cell_executed=lambda **_: on_cell(),
     )
@@ -83,6 +84,12 @@ def execute(path: Path, on_cell: Callable[[], None] = lambda: None) -> Run:
         client.execute()
     except CellExecutionError as failure:
         error = f"{failure.ename} in {_failed_cell(fresh)}: {failure.evalue}"
+    except Exception as failure:
+        if hasattr(client, "_async_cleanup_kernel_future"):  # left by nbclient's Ctrl-C handler
+            raise KeyboardInterrupt from None
+        if not isinstance(failure, DeadKernelError):
+            raise
+        error = "the kernel died; is there enough memory?"
     seconds = time.perf_counter() - start
     return Run(path, fresh, seconds, error, differing_cells(stored, fresh))
 

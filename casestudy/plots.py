@@ -180,7 +180,8 @@ def _draw_text(axes: Axes, name: str, text: str, truth: str) -> None:
 
 def _draw_letters(axes: Axes, line: float, letters: str, **style: str) -> None:
     font = {"family": "DejaVu Sans Mono", "fontsize": 11.5, "parse_math": False}
-    axes.text(0, line + 0.75, letters, va="baseline", **font, **style)  # type: ignore[arg-type]
+    text = axes.text(0, line + 0.75, letters, **font, **style)  # type: ignore[arg-type]
+    text.set_in_layout(False)  # a line may be as wide as the figure
 
 
 def _only(line: str, chosen: Sequence[bool], wanted: bool) -> str:
@@ -202,8 +203,9 @@ def _draw_losses(
     axes.text(prompt_length, 1.01, "end of the prompt", **mark)  # type: ignore[arg-type]
     axes.set_xlabel("characters read")
     axes.set_ylabel("loss of the next character (nats)")
-    axes.legend(loc="center left", frameon=False)
     axes.margins(x=0.01)
+    axes.set_ylim(top=axes.get_ylim()[1] * 1.2)  # room for the legend
+    axes.legend(loc="upper right", ncols=len(losses), frameon=False)
 
 
 def _wrapped(text: str) -> list[str]:

@@ -1,0 +1,208 @@
+"""The command as a person runs it: real processes, exit status, one sentence for a mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from casestudy import cli, course, loaders, notebooks, releases
+from tests.test_consumers import FUSED_NAMES
+
+COMMAND = Path(sys.executable).with_name("casestudy")
+SHELL = {k: v for k, v in os.environ.items() if k != loaders.MEMORY_LIMIT_VARIABLE}
+OUTCOME_KEYS = {"text", "loss", "wrong"}
+
+
+def casestudy(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, *arguments], env={**SHELL, **environment}, capture_output=True, text=True
+    )
+
+
+def test_reproduce_as_json_has_the_promised_keys() -> None:
+    done = casestudy("reproduce", "--json")
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+    _check_reproduction(json.loads(done.stdout), loaders.streamer_version())
+
+
+def test_reproduce_shows_three_texts_and_the_wrong_parameters() -> None:
+    done = casestudy("reproduce", COLUMNS="200")
+    assert done.returncode == 0
+    assert "streamer 0.15.8, memory limit 0, on cpu" in done.stdout
+    for words in ("reference", "borrowed", "cloned", "loss, nats a character", *FUSED_NAMES):
+        assert words in done.stdout
+
+
+def test_reproduce_with_a_large_buffer_fails_and_says_why() -> None:
+    done = casestudy("reproduce", "--memory-limit", "-1", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["borrowed"]["wrong"] == []
+    assert "use --memory-limit 0" in " ".join(done.stderr.split())
+
+
+def test_reproduce_ignores_the_shells_memory_limit() -> None:
+    done = casestudy("reproduce", "--json", **{loaders.MEMORY_LIMIT_VARIABLE: "-1"})
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("release", releases.RELEASES[1:])
+def test_reproduce_reproduces_on_later_releases(release: str) -> None:
+    done = releases.run_under(release, "-m", "casestudy.cli", "reproduce", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["streamer"] == release
+    assert len(result["borrowed"]["wrong"]) >= 2
+    assert result["borrowed"]["loss"] >= 20 * result["reference"]["loss"]
+    assert result["cloned"] == result["reference"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--device", "tpu"], "--device tpu is unknown; use cpu or cuda."),
+        (["--checkpoint", "nowhere"], "nowhere is not a folder; give a checkpoint folder."),
+        (["--memory-limit", "5"], "a memory limit of 5 bytes is smaller than the largest tensor"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_exit_2(arguments: list[str], sentence: str) -> None:
+    done = casestudy("reproduce", *arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_cuda_without_a_gpu_is_a_sentence_and_exit_2() -> None:
+    done = casestudy("reproduce", "--device", "cuda", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 2
+    assert done.stderr == "--device cuda, but torch sees no GPU here; use --device cpu.\n"
+
+
+@pytest.mark.parametrize("arguments", [["reproduce", "--memory-limit", "-2"], ["bogus"], []])
+def test_misuse_is_exit_2(arguments: list[str]) -> None:
+    assert casestudy(*arguments).returncode == 2
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["reproduce"], ["doctor"], ["lab"]])
+def test_every_command_has_help(command: list[str]) -> None:
+    done = casestudy(*command, "--help")
+    assert done.returncode == 0
+    assert "Usage: casestudy" in done.stdout
+
+
+def test_doctor_is_well_here() -> None:
+    done = casestudy("doctor", "--json")
+    assert done.returncode == 0, done.stdout
+    assert all(set(check) == {"name", "ok", "found", "remedy"} for check in json.loads(done.stdout))
+
+
+def test_doctor_says_what_to_do() -> None:
+    done = casestudy("doctor", **{loaders.MEMORY_LIMIT_VARIABLE: "0"})
+    assert done.returncode == 1
+    line = next(line for line in done.stdout.splitlines() if "memory limit" in line)
+    assert line.startswith("FAIL")
+    assert line.endswith("→ unset RUNAI_STREAMER_MEMORY_LIMIT")
+
+
+@pytest.fixture
+def small_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One notebook that prints what is stored in it."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    output = new_output("stream", name="stdout", text="2\n")
+    cell = new_code_cell("print(1 + 1)", outputs=[output])
+    nbformat.write(new_notebook(cells=[cell]), folder / "00-one.ipynb")
+    monkeypatch.setattr(course, "NOTEBOOKS", folder)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_run_writes_pages_and_says_how_it_went(
+    small_course: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run([]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "00-one" in told
+    assert "as stored" in told
+    assert "All 1 notebooks ran and printed what they should." in told
+    assert "print" in Path("build/00-one.html").read_text()
+
+
+def test_run_twice_takes_its_own_folder_again(small_course: Path) -> None:
+    assert _run([]) == _run([]) == 0
+
+
+def test_run_finds_a_notebook_that_prints_something_else(
+    small_course: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = small_course / "00-one.ipynb"
+    path.write_text(path.read_text().replace("1 + 1", "1 + 2"))
+    assert _run([]) == 1
+    assert "Not as it should be: 00-one." in " ".join(capsys.readouterr().out.split())
+
+
+def test_run_leaves_a_strangers_folder_alone(
+    small_course: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "00-one.html").write_text("mine")
+    assert _run(["--out", "theirs"]) == 2
+    expected = "theirs holds files that casestudy did not write; name another --out.\n"
+    assert capsys.readouterr().err == expected
+    assert (theirs / "00-one.html").read_text() == "mine"
+    assert [path.name for path in theirs.iterdir()] == ["00-one.html"]
+
+
+def test_run_into_a_place_that_cannot_be_written_is_a_sentence(
+    small_course: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert _run(["--out", "file/pages"]) == 2
+    expected = "file/pages cannot be written (Not a directory); name another --out.\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_without_notebooks_run_says_where_they_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(course, "NOTEBOOKS", tmp_path)
+    assert _run([]) == 2
+    assert "install from a clone (pip install -e .)" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_ends_without_a_traceback(
+    small_course: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(notebooks, "execute", interrupted)
+    assert _run([]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def _run(arguments: list[str]) -> int:
+    """`casestudy run` in this process, with the course that the fixture made."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["casestudy", "run", *arguments])
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def _check_reproduction(result: dict[str, Any], release: str) -> None:
+    assert list(result) == [
+        "streamer", "memory_limit", "device", "prompt", "reference", "borrowed", "cloned",
+    ]  # fmt: skip
+    assert (result["streamer"], result["memory_limit"], result["device"]) == (release, 0, "cpu")
+    assert result["prompt"] == course.long_prompt()
+    assert all(result[name].keys() == OUTCOME_KEYS for name in ("reference", "borrowed", "cloned"))
+    assert result["borrowed"]["wrong"] == FUSED_NAMES
+    assert result["cloned"] == result["reference"]
