@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from statistics import fmean
 
 import pytest
 import torch
@@ -120,3 +122,18 @@ def test_unprintable_bytes_become_one_harmless_character() -> None:
 def test_a_folder_without_config_is_named() -> None:
     with pytest.raises(CheckpointError, match=r"config\.json is missing; give a whole checkpoint"):
         model.build(course.DATA, {})
+
+
+def test_the_model_card_says_what_is_measured(
+    right: model.GlmMoeDsaForCausalLM, broken: model.GlmMoeDsaForCausalLM
+) -> None:
+    card = (course.CHECKPOINT / "README.md").read_text()
+    text = course.long_prompt() + course.continuation(course.long_prompt())
+    measured = [
+        fmean(model.losses(each, text)[-course.LONG_CONTINUATION :]) for each in (right, broken)
+    ]
+    told = [float(number) for number in re.findall(r"(\d\.\d+) nats", card)]
+    assert told == [pytest.approx(measured[0], rel=0.2), pytest.approx(measured[1], rel=0.2)]
+    assert f"{len(course.tale()):,} characters" in card
+    assert f"prompt of {len(course.long_prompt())} characters" in card
+    assert f"`index_topk` = {right.config.index_topk}" in card

@@ -16,8 +16,10 @@ FORBIDDEN_CODE = {
     r"[\"'](/|~/|[A-Z]:\\)\w": "names an absolute path",
 }
 ADDRESS = re.compile(r"\b0x[0-9a-f]{7,}\b|\b\d{13,}\b")
-# not prose: code spans, links, issue and PR numbers, list markers, and the years of the record
-NOT_PROSE = re.compile(r"`[^`]*`|\[[^\]]*\]\([^)]*\)|#\d+|^\d+\. |May of 2026", re.MULTILINE)
+# not prose: code spans, links, issue and PR numbers, list markers, dtypes, the year of the record
+NOT_PROSE = re.compile(
+    r"`[^`]*`|\[[^\]]*\]\([^)]*\)|#\d+|^\d+\. |\b(FP8|BF16|F32)\b|May of 2026", re.MULTILINE
+)
 OPENING = ("**You will see**", "**You will learn**", "**You need**", "**Minutes:**")
 CLOSING = ("**You have seen**", "**You have learned**", "**Three questions**")
 
