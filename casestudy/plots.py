@@ -43,7 +43,8 @@ class Picture:
         text = buffer.getvalue()
         head, tail = text[text.index("<svg") :].split(">", 1)
         described = f"<title>{escape(self.title)}</title><desc>{escape(self.alt)}</desc>"
-        return f'{head} role="img" aria-label="{escape(self.alt)}">{described}{tail}'
+        fitting = 'style="max-width: 100%; height: auto"'
+        return f'{head} {fitting} role="img" aria-label="{escape(self.alt)}">{described}{tail}'
 
     def png(self) -> bytes:
         """The figure as PNG, 120 dots an inch."""
