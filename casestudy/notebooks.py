@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import nbformat
@@ -132,11 +135,26 @@ def write_html(run: Run, folder: Path) -> Path:
     from nbconvert import HTMLExporter
 
     page, _ = HTMLExporter().from_notebook_node(
-        run.notebook, resources={"metadata": {"name": run.path.stem}}
+        _with_alt_texts(run.notebook), resources={"metadata": {"name": run.path.stem}}
     )
     target = folder / f"{run.path.stem}.html"
     target.write_text(page)
     return target
+
+
+def _with_alt_texts(notebook: NotebookNode) -> NotebookNode:
+    """A copy in which each picture is an image with its alt text; nbconvert drops it otherwise."""
+    copy = deepcopy(notebook)
+    for cell in _code_cells(copy):
+        for output in cell.outputs:
+            svg = output.get("data", {}).get("image/svg+xml")
+            if svg:
+                source = f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
+                alt = escape(output.data["text/plain"])
+                output.data = {
+                    "text/html": f'<img alt="{alt}" style="max-width: 100%" src="{source}">'
+                }
+    return copy
 
 
 def _code_cells(notebook: NotebookNode) -> list[NotebookNode]:

@@ -21,7 +21,7 @@ BLUE, VERMILION, GREEN, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#767676"
 PALE = "#FDF1EA"
 LINE_STYLES = ((BLUE, "-", 2.5), (VERMILION, "-", 1.5), (BLACK, ":", 1.5))
 STYLE = {"svg.hashsalt": "casestudy", "font.family": "DejaVu Sans", "font.size": 10}
-TEXT_COLUMNS = 100
+TEXT_COLUMNS = 96
 SMOOTHED_OVER = 9  # characters
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.test_consumers import FUSED_NAMES
 
 COMMAND = Path(sys.executable).with_name("casestudy")
 SHELL = {k: v for k, v in os.environ.items() if k != loaders.MEMORY_LIMIT_VARIABLE}
+PICTURE = "from casestudy import plots, trace; plots.stream_map(trace.Trace(), 'Nothing')"
 OUTCOME_KEYS = {"text", "loss", "wrong"}
 
 
@@ -113,12 +115,13 @@ def test_doctor_says_what_to_do() -> None:
 
 @pytest.fixture
 def small_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One notebook that prints what is stored in it."""
+    """One notebook that prints what is stored in it and draws a picture."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
     output = new_output("stream", name="stdout", text="2\n")
-    cell = new_code_cell("print(1 + 1)", outputs=[output])
-    nbformat.write(new_notebook(cells=[cell]), folder / "00-one.ipynb")
+    cells = [new_code_cell("print(1 + 1)", outputs=[output]), new_code_cell(PICTURE)]
+    cells[1].metadata["tags"] = ["varies"]
+    nbformat.write(new_notebook(cells=cells), folder / "00-one.ipynb")
     monkeypatch.setattr(course, "NOTEBOOKS", folder)
     monkeypatch.chdir(tmp_path)
     return folder
@@ -132,7 +135,11 @@ def test_run_writes_pages_and_says_how_it_went(
     assert "00-one" in told
     assert "as stored" in told
     assert "All 1 notebooks ran and printed what they should." in told
-    assert "print" in Path("build/00-one.html").read_text()
+    page = Path("build/00-one.html").read_text()
+    assert "print" in page
+    picture = re.search(r'<img alt="([^"]*)"[^>]* src="data:image/svg', page)
+    assert picture
+    assert picture[1] == "Nothing. 0 tensors in 0 steps."
 
 
 def test_run_twice_takes_its_own_folder_again(small_course: Path) -> None:
