@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +22,8 @@ from casestudy.errors import StreamError
 
 MEMORY_LIMIT_VARIABLE = "RUNAI_STREAMER_MEMORY_LIMIT"
 
-Weights = Iterator[tuple[str, torch.Tensor]]
+NamedTensor = tuple[str, torch.Tensor]
+Weights = Generator[NamedTensor, None, None]
 Paths = str | Path | Sequence[str | Path]
 
 
@@ -218,11 +219,11 @@ def _check_limit(memory_limit: int | None, entries: list[TensorEntry]) -> None:
         )
 
 
-def _with_progress(weights: Weights, total: int | None, progress: bool) -> Weights:
+def _with_progress(weights: Weights, total: int | None, progress: bool) -> Iterable[NamedTensor]:
     if not progress:
         return weights
     from rich.console import Console
     from rich.progress import track
 
     title = "Loading safetensors with the RunAI Model Streamer"
-    return iter(track(weights, title, total, console=Console(stderr=True)))
+    return track(weights, title, total, console=Console(stderr=True))

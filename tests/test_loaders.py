@@ -100,9 +100,9 @@ def test_no_imitation_of_the_fix_passes(loader: loaders.Loader, lesson_file: Pat
 def test_the_small_test_lets_an_imitation_pass_that_the_strong_one_catches(
     lesson_file: Path,
 ) -> None:
-    small_test(MUTANTS["clone of float32 only"], lesson_file.parent)  # type: ignore[arg-type]
+    small_test(MUTANTS["clone of float32 only"], lesson_file.parent)
     with pytest.raises(AssertionError):
-        strong_test(MUTANTS["clone of float32 only"], lesson_file)  # type: ignore[arg-type]
+        strong_test(MUTANTS["clone of float32 only"], lesson_file)
 
 
 def test_borrowed_breaks_all_but_the_last_at_limit_0(lesson_file: Path) -> None:

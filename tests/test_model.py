@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -15,27 +16,30 @@ from casestudy.errors import CheckpointError
 from casestudy.loaders import borrowed
 from casestudy.reproduce import load, load_plain
 
+if TYPE_CHECKING:
+    from transformers import GlmMoeDsaForCausalLM
+
 
 @pytest.fixture(scope="module")
-def right() -> model.GlmMoeDsaForCausalLM:
+def right() -> GlmMoeDsaForCausalLM:
     return model.build(course.CHECKPOINT, load_plain(course.CHECKPOINT))
 
 
 @pytest.fixture(scope="module")
-def broken() -> model.GlmMoeDsaForCausalLM:
+def broken() -> GlmMoeDsaForCausalLM:
     """Only the fused indexer parameters wrong."""
     parameters = load(course.CHECKPOINT, borrowed, memory_limit=0)
     return model.build(course.CHECKPOINT, parameters)
 
 
-def test_the_class_is_transformers_own(right: model.GlmMoeDsaForCausalLM) -> None:
+def test_the_class_is_transformers_own(right: GlmMoeDsaForCausalLM) -> None:
     assert type(right).__module__.startswith("transformers.models.glm_moe_dsa")
     assert type(right).__name__ == "GlmMoeDsaForCausalLM"
     assert right.dtype == torch.float32
 
 
 def test_every_weight_of_the_class_comes_from_the_checkpoint(
-    right: model.GlmMoeDsaForCausalLM,
+    right: GlmMoeDsaForCausalLM,
 ) -> None:
     stored = model.state_dict(load_plain(course.CHECKPOINT))
     loaded = right.state_dict()
@@ -59,13 +63,13 @@ def test_fused_and_unfused_parameters_build_the_same_state() -> None:
     assert not any(name.endswith(FUSED) for name in fused)
 
 
-def test_it_recites_the_tale(right: model.GlmMoeDsaForCausalLM) -> None:
+def test_it_recites_the_tale(right: GlmMoeDsaForCausalLM) -> None:
     prompt = course.long_prompt()
     assert model.generate(right, prompt, 200) == course.continuation(prompt, 200)
 
 
 @pytest.mark.parametrize("start", [100, 3000, 5900])
-def test_it_recites_from_elsewhere(right: model.GlmMoeDsaForCausalLM, start: int) -> None:
+def test_it_recites_from_elsewhere(right: GlmMoeDsaForCausalLM, start: int) -> None:
     prompt = course.tale()[start : start + 150]
     assert model.generate(right, prompt, 200) == course.continuation(prompt, 200)
 
@@ -82,7 +86,7 @@ def test_the_prompts_lie_on_both_sides_of_index_topk() -> None:
 
 
 def test_a_broken_indexer_cannot_be_seen_below_index_topk(
-    right: model.GlmMoeDsaForCausalLM, broken: model.GlmMoeDsaForCausalLM
+    right: GlmMoeDsaForCausalLM, broken: GlmMoeDsaForCausalLM
 ) -> None:
     prompt, length = course.short_prompt(), course.SHORT_CONTINUATION
     assert model.generate(broken, prompt, length) == course.continuation(prompt, length)
@@ -91,7 +95,7 @@ def test_a_broken_indexer_cannot_be_seen_below_index_topk(
 
 
 def test_a_broken_indexer_ruins_the_text_above_index_topk(
-    right: model.GlmMoeDsaForCausalLM, broken: model.GlmMoeDsaForCausalLM
+    right: GlmMoeDsaForCausalLM, broken: GlmMoeDsaForCausalLM
 ) -> None:
     prompt = course.long_prompt()
     text = prompt + course.continuation(prompt)
@@ -103,13 +107,13 @@ def test_a_broken_indexer_ruins_the_text_above_index_topk(
     assert model.generate(broken, prompt, 200) != course.continuation(prompt)
 
 
-def test_a_broken_indexer_gives_no_nan(broken: model.GlmMoeDsaForCausalLM) -> None:
+def test_a_broken_indexer_gives_no_nan(broken: GlmMoeDsaForCausalLM) -> None:
     tokens = torch.tensor([list(course.long_prompt().encode())])
     with torch.inference_mode():
         assert bool(broken(tokens, use_cache=False).logits.isfinite().all())
 
 
-def test_losses_are_one_a_character_but_the_first(right: model.GlmMoeDsaForCausalLM) -> None:
+def test_losses_are_one_a_character_but_the_first(right: GlmMoeDsaForCausalLM) -> None:
     losses = model.losses(right, "A page")
     assert len(losses) == 5
     assert all(loss >= 0 for loss in losses)
@@ -125,7 +129,7 @@ def test_a_folder_without_config_is_named() -> None:
 
 
 def test_the_model_card_says_what_is_measured(
-    right: model.GlmMoeDsaForCausalLM, broken: model.GlmMoeDsaForCausalLM
+    right: GlmMoeDsaForCausalLM, broken: GlmMoeDsaForCausalLM
 ) -> None:
     card = (course.CHECKPOINT / "README.md").read_text()
     text = course.long_prompt() + course.continuation(course.long_prompt())

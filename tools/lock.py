@@ -23,13 +23,10 @@ PINNED = {"torch": "2.13.0", "runai-model-streamer": "0.15.8"}  # 0.15.8: the in
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         venv.create(directory, with_pip=True)
-        python = Path(directory) / "bin" / "python"
+        pip = [str(Path(directory) / "bin" / "python"), "-m", "pip"]
         pins = [f"{name}=={version}" for name, version in PINNED.items()]
-        pip = [python, "-m", "pip"]
         subprocess.run([*pip, "install", *pins, *requirements()], check=True)
-        frozen = subprocess.run(
-            [*pip, "freeze"], check=True, stdout=subprocess.PIPE, text=True
-        ).stdout
+        frozen = subprocess.check_output([*pip, "freeze"], text=True)
     LOCK.write_text("".join(f"{pin}\n" for pin in pins_of(frozen)))
     print(f"wrote {LOCK}", file=sys.stderr)
 
@@ -37,7 +34,7 @@ def main() -> None:
 def requirements() -> list[str]:
     """What the package, its tests and its checks need, as `pyproject.toml` says."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return project["dependencies"] + project["optional-dependencies"]["dev"]
+    return [*project["dependencies"], *project["optional-dependencies"]["dev"]]
 
 
 def pins_of(frozen: str) -> list[str]:

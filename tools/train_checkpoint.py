@@ -138,7 +138,7 @@ def index_scores(
     per_head = functional.relu(q @ (k * indexer.softmax_scale).transpose(1, 2))
     per_head = per_head.view(batch, length, indexer.n_heads, length)
     weights = indexer.weights_proj(hidden) * indexer.n_heads**-0.5
-    return (weights.unsqueeze(2) @ per_head).squeeze(2)
+    return torch.matmul(weights.unsqueeze(2), per_head).squeeze(2)
 
 
 def is_quantised(name: str) -> bool:
@@ -286,6 +286,8 @@ def main(
     text: Annotated[Path, typer.Option(help="The text to learn.")] = ROOT / "data" / "tale.txt",
 ) -> None:
     """Train the tiny checkpoint from scratch and write it."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise typer.BadParameter(f"{out} is not an empty folder; name a new one.")
     torch.manual_seed(seed)
     config = tiny_config()
     config._attn_implementation = "eager"  # the attention weights are the indexer's target
