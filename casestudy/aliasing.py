@@ -24,6 +24,12 @@ class ByteSpan(NamedTuple):
     def nbytes(self) -> int:
         return self.stop - self.start
 
+    def overlap(self, other: ByteSpan) -> int:
+        """How many bytes lie in both spans; none if they are on different devices."""
+        if self.device != other.device:
+            return 0
+        return max(0, min(self.stop, other.stop) - max(self.start, other.start))
+
 
 class Overlap(NamedTuple):
     """Two tensors by name, and how many bytes lie in the spans of both."""
@@ -66,13 +72,13 @@ def overlaps(
     for span, name in spans:
         if span.nbytes == 0:
             continue
+        # sorted by start: what this span does not reach, no later one will
         open_spans = [
-            (other, other_name)
-            for other, other_name in open_spans
-            if other.device == span.device and other.stop > span.start
+            (other, other_name) for other, other_name in open_spans if other.overlap(span)
         ]
-        for other, other_name in open_spans:
-            found.append(Overlap(other_name, name, min(span.stop, other.stop) - span.start))
+        found += [
+            Overlap(other_name, name, other.overlap(span)) for other, other_name in open_spans
+        ]
         open_spans.append((span, name))
     return found
 

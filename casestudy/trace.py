@@ -38,7 +38,7 @@ class Trace:
         have changed up to a request before this step.
         """
         for later in self.steps[step.index + 1 :]:
-            if _share_bytes(later.span, step.span):
+            if later.span.overlap(step.span):
                 return later
         return None
 
@@ -108,7 +108,3 @@ def _still_held(
     for step, _ in living:
         step.last_held = now
     return living
-
-
-def _share_bytes(a: ByteSpan, b: ByteSpan) -> bool:
-    return a.device == b.device and max(a.start, b.start) < min(a.stop, b.stop)

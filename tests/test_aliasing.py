@@ -78,6 +78,15 @@ def test_overlaps_are_those_numpy_sees(pieces: list[tuple[int, int]]) -> None:
         assert each.n_bytes == len(covered[0] & covered[1])
 
 
+def test_the_overlap_of_two_spans_is_what_lies_in_both() -> None:
+    span = ByteSpan("cpu", 10, 20)
+    others = {(0, 10): 0, (5, 12): 2, (12, 15): 3, (5, 30): 10, (19, 25): 1, (20, 30): 0}
+    for (start, stop), shared in others.items():
+        other = ByteSpan("cpu", start, stop)
+        assert span.overlap(other) == other.overlap(span) == shared
+        assert span.overlap(other._replace(device="cuda:0")) == 0
+
+
 def test_spans_on_other_devices_do_not_overlap() -> None:
     assert [
         place.letter for place in places([ByteSpan("cpu", 0, 8), ByteSpan("cuda:0", 0, 8)])
