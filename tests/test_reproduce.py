@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
@@ -25,6 +26,9 @@ def test_the_texts_and_losses_tell_them_apart(reproduction: Reproduction) -> Non
     assert reproduction.reference.text == reproduction.cloned.text == truth
     assert reproduction.cloned.losses == reproduction.reference.losses
     assert reproduction.borrowed.loss >= 20 * reproduction.reference.loss
+    for outcome in (reproduction.reference, reproduction.borrowed):
+        assert len(outcome.losses) == len(reproduction.prompt) + len(truth) - 1
+        assert outcome.loss == fmean(outcome.losses[-len(truth) :])
     wrong = sum(a != b for a, b in zip(reproduction.borrowed.text, truth, strict=True))
     assert wrong > len(truth) / 2
 
