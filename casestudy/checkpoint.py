@@ -58,8 +58,8 @@ class TensorEntry(NamedTuple):
 def read_layout(path: str | Path) -> list[TensorEntry]:
     """The tensors of one safetensors file in the order in which their bytes lie.
 
-    safetensors sorts by dtype width, then by name: all F32 scales first, FP8 weights last.
-    The two halves of a quantised pair are therefore never neighbours.
+    safetensors sorts by dtype width, then by name: all F32 scales first, FP8 weights last. So in
+    a shard with more than one pair the two halves of a pair are far apart.
 
     Raises `CheckpointError` if the file is missing, cut off or not a safetensors file.
     """

@@ -6,8 +6,9 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from casestudy.aliasing import Place, places
 from casestudy.trace import Step, Trace
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 BLUE, VERMILION, GREEN, GREY, BLACK = "#0072B2", "#D55E00", "#009E73", "#767676", "#000000"
 PALE = "#FDF1EA"
 LINE_STYLES = ((BLUE, "-", 2.5), (VERMILION, "-", 1.5), (BLACK, ":", 1.5))
+STALE: dict[str, Any] = {"facecolor": PALE, "edgecolor": VERMILION, "hatch": "///"}
+PAPER: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 1}
 STYLE = {"svg.hashsalt": "casestudy", "font.family": "DejaVu Sans", "font.size": 10}
 TEXT_COLUMNS = 96
 SMOOTHED_OVER = 9  # characters
+NAMED_UP_TO = 12  # steps; beyond that the names would overlap
 
 
 @dataclass(frozen=True)
@@ -71,17 +75,17 @@ def stream_map(trace: Trace, title: str = "Who lies where, and for how long") ->
 
     Rows are sorted by address, so tensors that share bytes are neighbours. A bar runs from the
     yield to the last step at which someone holds the tensor; it is hatched from the step at which
-    its bytes belong to another one, who is named.
+    its bytes belong to others, who are named in turn.
     """
     found = places(step.span for step in trace.steps)
     offsets = _end_to_end(found)
     order = sorted(range(len(found)), key=lambda index: (offsets[index], index))
-    figure = _figure(width=10, height=1.3 + 0.34 * len(order))
+    figure = _figure(width=10, height=1.6 + 0.34 * len(order))
     where, when = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2])
     for row, index in enumerate(order):
         step = trace.steps[index]
         where.barh(row, step.span.nbytes, left=offsets[index], color=BLUE, height=0.6)
-        _draw_life(when, row, step, trace.overwriter(step))
+        _draw_life(when, row, step, trace.overwriters(step), named=len(order) <= NAMED_UP_TO)
     names = [f"{step.name}  {found[step.index]}, {step.span.nbytes} B" for step in trace.steps]
     where.set_yticks(range(len(order)), [names[index] for index in order])
     where.invert_yaxis()
@@ -90,6 +94,7 @@ def stream_map(trace: Trace, title: str = "Who lies where, and for how long") ->
     when.set_xlabel("iterator step")
     when.set_xticks([index + 0.5 for index in range(len(order))], map(str, range(len(order))))
     when.set_xlim(0, max(len(order), 1))
+    _explain_bars(figure)
     return _picture(title, _describe_stream(trace, found), figure)
 
 
@@ -105,13 +110,13 @@ def text_comparison(
     `losses`: nats for every character of prompt and true continuation but the first. The lines
     are running means; the dashed vertical is where the indexer begins to choose.
     """
-    lines = {name: _wrapped(text) for name, text in texts.items()}
-    text_rows = [len(wrapped) + 1.6 for wrapped in lines.values()]
+    truth = next(iter(texts.values()))
+    cuts = _line_cuts(truth)
+    text_rows = [len(cuts) + 1.6] * len(texts)
     figure = _figure(width=10, height=0.21 * sum(text_rows) + 3.6)
     *panels, chart = figure.subplots(len(texts) + 1, 1, height_ratios=[*text_rows, 15])
-    truth = next(iter(texts.values()))
     for panel, (name, text) in zip(panels, texts.items(), strict=True):
-        _draw_text(panel, name, text, truth)
+        _draw_text(panel, name, text, truth, cuts)
     _draw_losses(chart, losses, prompt_length, index_topk)
     return _picture(title, _describe_texts(texts, losses, prompt_length), figure)
 
@@ -143,39 +148,40 @@ def _end_to_end(found: Sequence[Place]) -> list[int]:
     return [bases[place.letter] + place.offset for place in found]
 
 
-def _draw_life(axes: Axes, row: int, step: Step, overwriter: Step | None) -> None:
+def _draw_life(axes: Axes, row: int, step: Step, overwriters: Sequence[Step], named: bool) -> None:
     stop = step.last_held + 1
-    stale_from = min(overwriter.index if overwriter else stop, stop)
-    axes.barh(row, stale_from - step.index, left=step.index, color=BLUE, height=0.6)
-    if overwriter and stale_from < stop:
-        axes.barh(
-            row,
-            stop - stale_from,
-            left=stale_from,
-            height=0.6,
-            facecolor=PALE,
-            edgecolor=VERMILION,
-            hatch="///",
-        )
-        words = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        middle = (stale_from + stop) / 2
-        axes.text(
-            middle, row, f"now {overwriter.name}", ha="center", va="center", fontsize=8, bbox=words
-        )
+    seen = [later for later in overwriters if later.index < stop]
+    turns = [*(later.index for later in seen), stop]
+    axes.barh(row, turns[0] - step.index, left=step.index, color=BLUE, height=0.6)
+    for later, (start, end) in zip(seen, pairwise(turns), strict=True):
+        axes.barh(row, end - start, left=start, height=0.6, **STALE)
+        if named:
+            middle = (start + end) / 2
+            axes.text(middle, row, later.name, ha="center", va="center", fontsize=8, bbox=PAPER)
 
 
-def _draw_text(axes: Axes, name: str, text: str, truth: str) -> None:
+def _explain_bars(figure: Figure) -> None:
+    from matplotlib.patches import Patch
+
+    held, stale = "held, the bytes are its own", "held, but the bytes belong to the one named"
+    patches = [Patch(color=BLUE, label=held), Patch(label=stale, **STALE)]
+    figure.legend(handles=patches, loc="outside lower right", ncols=2, frameon=False, fontsize=9)
+
+
+def _draw_text(
+    axes: Axes, name: str, text: str, truth: str, cuts: Sequence[tuple[int, int]]
+) -> None:
     axes.set_axis_off()
-    lines = list(zip(_wrapped(text), _wrapped(truth), strict=False))
-    axes.set_ylim(len(lines), -1.2)
-    differing = sum(a != b for a, b in zip(text, truth, strict=False))
-    note = "" if text is truth else f", {differing} of {len(text)} letters differ"
+    axes.set_ylim(len(cuts), -1.2)
+    wrong = [letter != wanted for letter, wanted in zip(text, truth, strict=False)]
+    note = "" if text is truth else f", {sum(wrong)} of {len(text)} letters differ"
     axes.text(0, -0.6, name + note, fontweight="bold", va="center")
-    for number, (line, right) in enumerate(lines):
-        wrong = [letter != wanted for letter, wanted in zip(line, right, strict=False)]
-        _draw_letters(axes, number, _only(line, wrong, False), color=BLACK)
-        _draw_letters(axes, number, _only(line, wrong, True), color=VERMILION, fontweight="bold")
-        underline = _only("_" * len(line), wrong, True)
+    shown = text.replace("\n", "\u00b6")
+    for number, (start, stop) in enumerate(cuts):
+        line, marks = shown[start:stop], wrong[start:stop]
+        _draw_letters(axes, number, _only(line, marks, False), color=BLACK)
+        _draw_letters(axes, number, _only(line, marks, True), color=VERMILION, fontweight="bold")
+        underline = _only("_" * len(line), marks, True)
         _draw_letters(axes, number + 0.12, underline, color=VERMILION)
 
 
@@ -203,15 +209,22 @@ def _draw_losses(
     axes.text(index_topk, 1.01, f"index_topk = {index_topk}", **mark)  # type: ignore[arg-type]
     axes.text(prompt_length, 1.01, "end of the prompt", **mark)  # type: ignore[arg-type]
     axes.set_xlabel("characters read")
-    axes.set_ylabel("loss of the next character (nats)")
+    axes.set_ylabel(f"loss of the next character\n(nats, mean of {SMOOTHED_OVER})")
     axes.margins(x=0.01)
     axes.set_ylim(top=axes.get_ylim()[1] * 1.2)  # room for the legend
     axes.legend(loc="upper right", ncols=len(losses), frameon=False)
 
 
-def _wrapped(text: str) -> list[str]:
-    shown = text.replace("\n", "\u00b6")
-    return [shown[i : i + TEXT_COLUMNS] for i in range(0, len(shown), TEXT_COLUMNS)]
+def _line_cuts(text: str) -> list[tuple[int, int]]:
+    """Where lines of at most `TEXT_COLUMNS` letters begin and end, cut after a word."""
+    cuts, start = [], 0
+    while start < len(text):
+        stop = min(start + TEXT_COLUMNS, len(text))
+        if stop < len(text):
+            stop = text.rfind(" ", start, stop) + 1 or stop
+        cuts.append((start, stop))
+        start = stop
+    return cuts
 
 
 def _smoothed(values: Sequence[float]) -> list[float]:
@@ -222,12 +235,13 @@ def _smoothed(values: Sequence[float]) -> list[float]:
 
 def _describe_stream(trace: Trace, found: Sequence[Place]) -> str:
     sentences = [f"{len(trace.steps)} tensors in {len(trace.steps)} steps."]
-    stale = {step.index for step in trace.stale()}
     for step, place in zip(trace.steps, found, strict=True):
         life = f"yielded at step {step.index} and held to step {step.last_held}"
+        seen = [later for later in trace.overwriters(step) if later.index <= step.last_held]
         fate = "never overwritten while held"
-        if step.index in stale and (overwriter := trace.overwriter(step)):
-            fate = f"stale from step {overwriter.index}: its bytes belong to {overwriter.name}"
+        if seen:
+            names = ", then ".join(later.name for later in seen)
+            fate = f"stale from step {seen[0].index}: its bytes belong to {names}"
         sentences.append(f"{step.name}, {step.span.nbytes} bytes at {place}: {life}, {fate}.")
     return " ".join(sentences)
 

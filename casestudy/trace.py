@@ -31,23 +31,20 @@ class Trace:
 
     steps: list[Step] = field(default_factory=list)
 
-    def overwriter(self, step: Step) -> Step | None:
-        """The first later yield that lies on `step`'s bytes, whether or not anyone still looks.
+    def overwriters(self, step: Step) -> list[Step]:
+        """The later yields that lie on `step`'s bytes, in order, whether or not anyone looks.
 
         Found by address. The streamer refills its buffer a request at a time, so the bytes may
-        have changed up to a request before this step.
+        have changed up to a request before the first of these steps.
         """
-        for later in self.steps[step.index + 1 :]:
-            if later.span.overlap(step.span):
-                return later
-        return None
+        return [later for later in self.steps[step.index + 1 :] if later.span.overlap(step.span)]
 
     def stale(self) -> list[Step]:
         """The yields that were still held when their bytes were handed to another tensor."""
         return [
             step
             for step in self.steps
-            if (overwriter := self.overwriter(step)) and step.last_held >= overwriter.index
+            if any(later.index <= step.last_held for later in self.overwriters(step))
         ]
 
 
