@@ -6,6 +6,7 @@ Exit status: 0 as it should be, 1 not, 2 misuse.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -30,6 +31,7 @@ NOT, MISUSE = 1, 2
 
 app = typer.Typer(
     help="See, understand and fix a loader that lends views of a buffer it reuses.",
+    epilog="Exit status: 0 as it should be, 1 not, 2 misuse.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -119,13 +121,17 @@ def doctor(as_json: JsonOption = False) -> None:
         raise typer.Exit(NOT)
 
 
-@app.command()
-def lab() -> None:
-    """Open the course in JupyterLab."""
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def lab(context: typer.Context) -> None:
+    """Open the course in JupyterLab; other options go to JupyterLab (try --no-browser)."""
     from casestudy.notebooks import course_notebooks
 
-    first = course_notebooks()[0]
-    raise typer.Exit(subprocess.run([sys.executable, "-m", "jupyterlab", str(first)]).returncode)
+    first = course_notebooks()[0].relative_to(course.ROOT)
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={course.ROOT}"]
+    if os.geteuid() == 0:  # usual in a container
+        command.append("--allow-root")
+    command.append(f"--LabApp.default_url=/lab/tree/{first}")
+    raise typer.Exit(subprocess.run([*command, *context.args]).returncode)
 
 
 def main() -> None:

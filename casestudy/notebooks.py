@@ -131,11 +131,12 @@ def prepare_output_folder(folder: Path) -> None:
 
 
 def write_html(run: Run, folder: Path) -> Path:
-    """Writes an executed notebook as one self-contained page and returns its path."""
+    """Writes an executed notebook as one page that needs no network and returns its path."""
     from nbconvert import HTMLExporter
 
-    page, _ = HTMLExporter().from_notebook_node(
-        _with_alt_texts(run.notebook), resources={"metadata": {"name": run.path.stem}}
+    exporter = HTMLExporter(mathjax_url="", require_js_url="", jquery_url="", mermaid_js_url="")
+    page, _ = exporter.from_notebook_node(
+        _with_alt_texts(run.notebook), resources={"metadata": {"name": title(run.path)}}
     )
     target = folder / f"{run.path.stem}.html"
     target.write_text(page)

@@ -113,6 +113,22 @@ def test_a_broken_indexer_gives_no_nan(broken: GlmMoeDsaForCausalLM) -> None:
         assert bool(broken(tokens, use_cache=False).logits.isfinite().all())
 
 
+def test_the_damage_stays_in_an_ordinary_range(
+    right: GlmMoeDsaForCausalLM, broken: GlmMoeDsaForCausalLM
+) -> None:
+    """Too large by hundreds, not by powers; behind the norm nothing looks odd."""
+    tokens = torch.tensor([list(course.long_prompt().encode())])
+    normed: list[torch.Tensor] = []
+    layers = zip(right.model.layers, broken.model.layers, strict=True)
+    for indexer, damaged in ((a.self_attn.indexer, b.self_attn.indexer) for a, b in layers):
+        assert 10 < damaged.wk.weight.abs().max() / indexer.wk.weight.abs().max() < 10_000
+        damaged.k_norm.register_forward_hook(lambda _, __, output: normed.append(output))
+    with torch.inference_mode():
+        broken(tokens, use_cache=False)
+    assert len(normed) == 4
+    assert all(output.abs().max() < 10 for output in normed)
+
+
 def test_losses_are_one_a_character_but_the_first(right: GlmMoeDsaForCausalLM) -> None:
     losses = model.losses(right, "A page")
     assert len(losses) == 5
