@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from casestudy.errors import CaseStudyError
@@ -46,6 +47,11 @@ def continuation(prompt: str, length: int = LONG_CONTINUATION) -> str:
     """What comes after `prompt` in the tale."""
     start = tale().index(prompt) + len(prompt)
     return tale()[start : start + length]
+
+
+def index_topk() -> int:
+    """How many positions an indexer of the tiny checkpoint selects."""
+    return int(json.loads((CHECKPOINT / "config.json").read_text())["index_topk"])
 
 
 def write_lesson_file(folder: str | Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -80,7 +79,7 @@ def test_the_text_is_ours_to_recite() -> None:
 
 
 def test_the_prompts_lie_on_both_sides_of_index_topk() -> None:
-    topk = json.loads((course.CHECKPOINT / "config.json").read_text())["index_topk"]
+    topk = course.index_topk()
     assert len(course.short_prompt()) + course.SHORT_CONTINUATION <= topk
     assert len(course.long_prompt()) > topk
 
@@ -156,4 +155,5 @@ def test_the_model_card_says_what_is_measured(
     assert told == [pytest.approx(measured[0], rel=0.2), pytest.approx(measured[1], rel=0.2)]
     assert f"{len(course.tale()):,} characters" in card
     assert f"prompt of {len(course.long_prompt())} characters" in card
-    assert f"`index_topk` = {right.config.index_topk}" in card
+    assert f"`index_topk` = {course.index_topk()}" in card
+    assert course.index_topk() == right.config.index_topk

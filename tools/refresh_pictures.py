@@ -7,7 +7,6 @@ Writes SVG files to `docs/pictures`, or to FOLDER.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -29,12 +28,11 @@ def the_cliff() -> Picture:
         "borrowed: the streamer's views, kept": result.borrowed,
         "cloned: the one-line fix": result.cloned,
     }
-    config = json.loads((course.CHECKPOINT / "config.json").read_text())
     return text_comparison(
         {name: each.text for name, each in outcomes.items()},
         {name: each.losses for name, each in outcomes.items()},
         len(result.prompt),
-        config["index_topk"],
+        course.index_topk(),
         "One checkpoint, one prompt, three loads",
     )
 
