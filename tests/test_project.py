@@ -104,3 +104,15 @@ def test_importing_the_package_brings_neither_transformers_nor_pictures() -> Non
 def test_every_module_says_what_it_is_for() -> None:
     for path in [*Path(course.ROOT / "casestudy").glob("*.py"), *(ROOT / "tools").glob("*.py")]:
         assert path.read_text().startswith('"""'), path
+
+
+def test_a_folder_of_the_same_name_does_not_hide_the_package(tmp_path: Path) -> None:
+    """As when someone works in the folder that holds their clone."""
+    (tmp_path / "casestudy").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", "from casestudy import borrowed"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
