@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,11 @@ def test_doctor_says_what_to_do() -> None:
     line = next(line for line in done.stdout.splitlines() if "memory limit" in line)
     assert line.startswith("FAIL")
     assert line.endswith("→ unset RUNAI_STREAMER_MEMORY_LIMIT")
+
+
+def test_lab_starts_jupyterlab_and_hands_on_options() -> None:
+    done = casestudy("lab", "--version")
+    assert (done.returncode, done.stdout.strip()) == (0, version("jupyterlab"))
 
 
 @pytest.fixture
