@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,28 +76,39 @@ def read_layout(path: str | Path) -> list[TensorEntry]:
 
 
 def shard_paths(directory: str | Path) -> list[Path]:
-    """The shards of a checkpoint folder, in the order in which the index first names them.
+    """The shards of a checkpoint folder, sorted by name.
 
-    Raises `CheckpointError` if the folder, the index or a shard it names is missing.
+    Raises `CheckpointError` if the folder is missing or empty, or if its index is malformed or
+    promises a shard, or a tensor in a shard, that is not there.
     """
     directory = Path(directory)
     if not directory.is_dir():
         raise CheckpointError(f"{directory} is not a folder; give a checkpoint folder.")
     index = directory / INDEX_NAME
-    if not index.exists():
-        return _shards_without_index(directory)
-    names = dict.fromkeys(_weight_map(index).values())
-    missing = [name for name in names if not (directory / name).is_file()]
-    if missing:
-        raise CheckpointError(
-            f"{index} names {missing[0]}, which is not in {directory}; restore the shard."
-        )
-    return [directory / name for name in sorted(names)]
+    if index.exists():
+        return _indexed_shards(index)
+    paths = sorted(directory.glob("*.safetensors"))
+    if not paths:
+        raise CheckpointError(f"{directory} holds no .safetensors file; give a checkpoint folder.")
+    return paths
 
 
 def checkpoint_entries(paths: Sequence[str | Path]) -> list[TensorEntry]:
-    """The tensors of several shards, shard after shard, each in file order."""
-    return [entry for path in paths for entry in read_layout(path)]
+    """The tensors of several shards, shard after shard, each in file order.
+
+    Raises `CheckpointError` if two shards hold a tensor of the same name, or if a scale does not
+    fit its weight.
+    """
+    entries: dict[str, TensorEntry] = {}
+    for path in paths:
+        for entry in read_layout(path):
+            if entry.name in entries:
+                raise CheckpointError(f"{path} holds {entry.name}, which another shard holds too.")
+            entries[entry.name] = entry
+    for name, scale in entries.items():
+        if name.endswith(SCALE_SUFFIX):
+            _check_pair(entries.get(name.removesuffix(SCALE_SUFFIX)), scale)
+    return list(entries.values())
 
 
 def quantise(weight: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -176,17 +187,50 @@ def _check_length(path: Path, entries: list[TensorEntry]) -> None:
         )
 
 
-def _shards_without_index(directory: Path) -> list[Path]:
-    paths = sorted(directory.glob("*.safetensors"))
-    if not paths:
-        raise CheckpointError(f"{directory} holds no .safetensors file; give a checkpoint folder.")
-    return paths
+def _check_pair(weight: TensorEntry | None, scale: TensorEntry) -> None:
+    """A scale has a float32 for every square block of its weight."""
+    if weight is None:
+        raise CheckpointError(f"the checkpoint holds {scale.name} but not its weight.")
+    fits = len(weight.shape) == len(scale.shape) == 2 and scale.dtype == torch.float32
+    if fits and scale.shape[1] and weight.shape[1] % scale.shape[1] == 0:
+        block = weight.shape[1] // scale.shape[1]
+        fits = scale.shape[0] == -(-weight.shape[0] // block)
+    else:
+        fits = False
+    if not fits:
+        raise CheckpointError(
+            f"{scale.name}, {scale.dtype} {list(scale.shape)}, does not fit its weight, "
+            f"{list(weight.shape)}: it needs a float32 for every square block."
+        )
+
+
+def _indexed_shards(index: Path) -> list[Path]:
+    promised: dict[str, set[str]] = {}
+    for tensor, file in _weight_map(index).items():
+        promised.setdefault(file, set()).add(tensor)
+    for file, tensors in promised.items():
+        path = index.parent / file
+        if Path(file).name != file or not path.is_file():
+            raise CheckpointError(
+                f"{index} names {file}, which is not in {index.parent}; restore the shard."
+            )
+        missing = tensors - {entry.name for entry in read_layout(path)}
+        if missing:
+            raise CheckpointError(f"{index} says that {min(missing)} is in {file}; it is not.")
+    return [index.parent / file for file in sorted(promised)]
 
 
 def _weight_map(index: Path) -> dict[str, str]:
     try:
-        return dict(json.loads(index.read_text())["weight_map"])
+        found = json.loads(index.read_text())["weight_map"]
+    except OSError as error:
+        raise CheckpointError(f"{index} cannot be read: {error.strerror}.") from None
     except (ValueError, KeyError, TypeError):
-        raise CheckpointError(
-            f"{index} is not a safetensors index; it needs a weight_map."
-        ) from None
+        found = None
+    if not found or not isinstance(found, dict) or not _all_strings(found.values()):
+        raise CheckpointError(f"{index} is not a safetensors index; it needs a weight_map.")
+    return found
+
+
+def _all_strings(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)

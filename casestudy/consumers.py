@@ -18,6 +18,7 @@ from typing import Protocol
 import torch
 
 from casestudy.checkpoint import SCALE_SUFFIX, TensorEntry, checkpoint_entries, dequantise
+from casestudy.errors import CheckpointError
 
 WK = "indexer.wk.weight"
 WK_SCALE = WK + SCALE_SUFFIX
@@ -29,7 +30,10 @@ NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 
 class Consumer(Protocol):
-    """Reads `weights` to the end and returns the parameters that it filled, on `device`."""
+    """Reads `weights` to the end and returns the parameters that it filled, on `device`.
+
+    Raises `CheckpointError` if the shards `paths` do not hold what the consumer needs.
+    """
 
     def __call__(
         self, weights: NamedTensors, paths: list[Path], device: str = "cpu"
@@ -119,9 +123,17 @@ def _allocate_fused(entries: list[TensorEntry], device: str) -> Parameters:
     """As `_allocate`, each layer's `wk` and `weights_proj` as one BF16 [rows of both, hidden]."""
     parameters = _allocate(entries, device)
     for name in [name for name in parameters if name.endswith(WK)]:
+        missing = {name + SCALE_SUFFIX, name.replace(WK, WEIGHTS_PROJ)} - parameters.keys()
+        if missing:
+            raise CheckpointError(f"the checkpoint holds {name} but not {min(missing)}.")
         wk = parameters.pop(name)
         del parameters[name + SCALE_SUFFIX]
         projection = parameters.pop(name.replace(WK, WEIGHTS_PROJ))
+        if projection.ndim != 2 or projection.shape[1] != wk.shape[1]:
+            raise CheckpointError(
+                f"{name}, {list(wk.shape)}, and {WEIGHTS_PROJ}, {list(projection.shape)}, "
+                f"cannot become one matrix: they need the same number of columns."
+            )
         rows = wk.shape[0] + projection.shape[0]
         fused = torch.empty(rows, wk.shape[1], dtype=torch.bfloat16, device=device)
         parameters[name.replace(WK, FUSED)] = fused

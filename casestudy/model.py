@@ -5,6 +5,7 @@ The only file that imports transformers, and only when a model is built.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +18,10 @@ from casestudy.consumers import FUSED, WEIGHTS_PROJ, WK, Parameters
 from casestudy.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from transformers import GlmMoeDsaForCausalLM
+    from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM
 
 UNPRINTABLE = "\ufffd"
+K_NORM = "indexer.k_norm.weight"
 
 
 def build(
@@ -28,21 +30,30 @@ def build(
     """transformers' own class, unmodified, with `parameters` dequantised into it, in float32.
 
     `directory` holds `config.json`; `parameters` are a consumer's result, fused or not.
-    Raises `CheckpointError` if the config is missing or not of this architecture.
+    Raises `CheckpointError` if the config is missing or not of this architecture, or if the
+    parameters are not exactly those of the model that it describes.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
-    from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM
-    from transformers.utils.logging import disable_progress_bar
+    from transformers import GlmMoeDsaForCausalLM
+    from transformers.utils import logging
 
-    disable_progress_bar()
-    config_path = Path(directory) / "config.json"
-    if not config_path.is_file():
-        raise CheckpointError(f"{config_path} is missing; give a whole checkpoint folder.")
-    config = GlmMoeDsaConfig.from_pretrained(directory, local_files_only=True)
-    del config.quantization_config  # the weights are dequantised before they get there
-    model = GlmMoeDsaForCausalLM.from_pretrained(
-        None, config=config, state_dict=state_dict(parameters), dtype=torch.float32
-    )
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # what is missing or left over is an error here, not a report
+    config = _read_config(Path(directory) / "config.json")
+    try:
+        model, report = GlmMoeDsaForCausalLM.from_pretrained(
+            None,
+            config=config,
+            state_dict=state_dict(parameters),
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are in the report
+        )
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise _misfit(directory, str(error)) from error
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report[kind]:
+            raise _misfit(directory, f"{kind.replace('_', ' ')}: {min(report[kind])}")
     return model.eval().to(device)
 
 
@@ -50,11 +61,15 @@ def state_dict(parameters: Parameters) -> Parameters:
     """The names, shapes and dtypes of the published model: fused ones taken apart, FP8 undone.
 
     Floating tensors come back as bfloat16, or float32 where the checkpoint has them so.
+    Raises `CheckpointError` if a fused parameter comes without the norm that tells its rows.
     """
     plain: Parameters = {}
     for name, tensor in parameters.items():
         if name.endswith(FUSED):
-            rows = parameters[name.replace(FUSED, "indexer.k_norm.weight")].shape[0]
+            norm = name.replace(FUSED, K_NORM)
+            if norm not in parameters:
+                raise CheckpointError(f"the checkpoint holds {name} but not {norm}.")
+            rows = parameters[norm].shape[0]
             plain[name.replace(FUSED, WK)] = tensor[:rows]
             plain[name.replace(FUSED, WEIGHTS_PROJ)] = tensor[rows:]
         elif name + SCALE_SUFFIX in parameters:
@@ -91,6 +106,31 @@ def decode(tokens: list[int]) -> str:
     """One printable character a token, so that broken text cannot upset a terminal."""
     return "".join(
         chr(token) if 32 <= token < 127 or token == 10 else UNPRINTABLE for token in tokens
+    )
+
+
+def _read_config(path: Path) -> GlmMoeDsaConfig:
+    """The config without its quantisation: the weights are dequantised before they get there."""
+    from transformers import GlmMoeDsaConfig
+
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing; give a whole checkpoint folder.")
+    try:
+        fields = json.loads(path.read_text())
+        architecture = fields.pop("model_type")
+        fields.pop("quantization_config", None)
+        if architecture == GlmMoeDsaConfig.model_type:
+            return GlmMoeDsaConfig(**fields)
+    except Exception as error:  # whatever transformers makes of a config that it cannot use
+        raise CheckpointError(f"{path} is not a config that can be used: {error}") from error
+    raise CheckpointError(
+        f"{path} is of the architecture {architecture}; it must be {GlmMoeDsaConfig.model_type}."
+    )
+
+
+def _misfit(directory: str | Path, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"the weights in {directory} are not those of the model in its config.json: {reason}"
     )
 
 

@@ -130,14 +130,52 @@ def test_an_empty_folder_and_no_folder_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_shard_that_the_index_names_must_be_there(lesson_file: Path) -> None:
     index = lesson_file.parent / INDEX_NAME
-    index.write_text(json.dumps({"weight_map": {"a": lesson_file.name, "b": "gone.safetensors"}}))
+    index.write_text(
+        json.dumps({"weight_map": {"embed": lesson_file.name, "b": "gone.safetensors"}})
+    )
     with pytest.raises(CheckpointError, match=r"names gone\.safetensors, which is not in"):
         shard_paths(lesson_file.parent)
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", "not json", '{"weight_map": 3}'])
+def test_a_shard_outside_the_folder_is_not_taken(lesson_file: Path, tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    outside = f"../{lesson_file.name}"
+    (inner / INDEX_NAME).write_text(json.dumps({"weight_map": {"embed": outside}}))
+    with pytest.raises(CheckpointError, match=r"names \.\./six-tensors\.safetensors, which is not"):
+        shard_paths(inner)
+
+
+def test_a_shard_must_hold_what_the_index_says(lesson_file: Path) -> None:
+    index = lesson_file.parent / INDEX_NAME
+    index.write_text(json.dumps({"weight_map": {"ghost": lesson_file.name}}))
+    with pytest.raises(CheckpointError, match=r"says that ghost is in six-.*; it is not"):
+        shard_paths(lesson_file.parent)
+
+
+def test_an_index_that_is_a_folder_is_named(lesson_file: Path) -> None:
+    (lesson_file.parent / INDEX_NAME).mkdir()
+    with pytest.raises(CheckpointError, match=r"index\.json cannot be read: Is a directory"):
+        shard_paths(lesson_file.parent)
+
+
+BAD_INDEXES = [
+    "",
+    "{}",
+    "[]",
+    "not json",
+    "\udcff",
+    '{"weight_map": 3}',
+    '{"weight_map": {}}',
+    '{"weight_map": ["a"]}',
+    '{"weight_map": {"a": 1}}',
+    '{"weight_map": {"a": null}}',
+]
+
+
+@pytest.mark.parametrize("content", BAD_INDEXES)
 def test_an_index_without_a_weight_map_is_refused(lesson_file: Path, content: str) -> None:
-    (lesson_file.parent / INDEX_NAME).write_text(content)
+    (lesson_file.parent / INDEX_NAME).write_text(content, errors="surrogateescape")
     with pytest.raises(CheckpointError, match="is not a safetensors index; it needs a weight_map"):
         shard_paths(lesson_file.parent)
 
