@@ -5,6 +5,7 @@ Exit status: 0 as it should be, 1 not, 2 misuse.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -136,6 +137,9 @@ def lab(context: typer.Context) -> None:
 
 def main() -> None:
     """The console script: a person's mistake is told in a sentence, without a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows only ASCII
     try:
         app()
     except CaseStudyError as error:

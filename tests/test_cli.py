@@ -88,6 +88,14 @@ def test_cuda_without_a_gpu_is_a_sentence_and_exit_2() -> None:
     assert done.stderr == "--device cuda, but torch sees no GPU here; use --device cpu.\n"
 
 
+def test_a_terminal_that_knows_only_ascii_gets_its_answer() -> None:
+    limited = {loaders.MEMORY_LIMIT_VARIABLE: "0", "PYTHONIOENCODING": "ascii"}
+    done = casestudy("doctor", **limited)
+    assert done.returncode == 1
+    assert "unset RUNAI_STREAMER_MEMORY_LIMIT" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [["reproduce", "--memory-limit", "-2"], ["bogus"], []])
 def test_misuse_is_exit_2(arguments: list[str]) -> None:
     assert casestudy(*arguments).returncode == 2

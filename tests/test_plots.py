@@ -57,6 +57,23 @@ def test_each_stale_life_is_hatched_and_names_whose_the_bytes_are(lent: Picture)
     ]
 
 
+def test_a_life_ends_when_the_tensor_is_let_go(lesson_file: Path) -> None:
+    kept = []
+    stream, trace = record(borrowed(lesson_file, memory_limit=0))
+    for number, (_, tensor) in enumerate(stream):
+        if number == 0:
+            kept.append(tensor)
+        if number == 3:
+            kept.clear()
+    _, when = stream_map(trace).figure.axes
+    hatched = [bar for bar in _bars(when) if bar.get_hatch()]
+    assert sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in hatched) == [
+        (1, 2),
+        (2, 3),
+    ]
+    assert sorted(text.get_text() for text in when.texts) == ["bias", "scale"]
+
+
 def test_bars_lie_where_the_bytes_lie(lent: Picture) -> None:
     where, _ = lent.figure.axes
     bars = sorted((bar.get_x(), bar.get_width()) for bar in _bars(where))
