@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -47,7 +48,7 @@ def byte_span(tensor: torch.Tensor) -> ByteSpan:
 
     Raises `ValueError` for tensors without addresses: sparse ones and the meta device.
     """
-    if tensor.layout != torch.strided or tensor.is_meta:
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_nested:
         raise ValueError(f"a {tensor.layout} tensor on {tensor.device} has no byte span.")
     start = tensor.data_ptr()
     if tensor.numel() == 0:
@@ -66,7 +67,7 @@ def overlaps(
     moment: it shows and explains, but it does not tell whether bytes were overwritten in between.
     """
     pairs = named_tensors.items() if isinstance(named_tensors, Mapping) else named_tensors
-    spans = sorted((byte_span(tensor), name) for name, tensor in pairs)
+    spans = sorted(((byte_span(tensor), name) for name, tensor in pairs), key=itemgetter(0))
     found: list[Overlap] = []
     open_spans: list[tuple[ByteSpan, str]] = []
     for span, name in spans:

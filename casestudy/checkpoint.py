@@ -117,10 +117,11 @@ def quantise(weight: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tens
     `weight`: floating, [rows, columns]; columns must be a multiple of `block`.
     Returns `(weight float8_e4m3fn [rows, columns], scale_inv float32 [tiles, tiles])`,
     so that `weight * scale_inv` is near the original.
+    Raises `ValueError` if `weight` is no matrix or its columns do not divide.
     """
+    if weight.ndim != 2 or block < 1 or weight.shape[1] % block:
+        raise ValueError(f"{list(weight.shape)} has no columns in blocks of {block}.")
     rows, columns = weight.shape
-    if columns % block:
-        raise ValueError(f"{columns} columns do not divide into blocks of {block}.")
     row_tiles = -(-rows // block)
     padded = weight.new_zeros(row_tiles * block, columns, dtype=torch.float32)
     padded[:rows] = weight
@@ -134,7 +135,12 @@ def dequantise(weight: torch.Tensor, scale_inv: torch.Tensor) -> torch.Tensor:
     """FP8 times inverse scale, as bfloat16 [rows, columns].
 
     The block size is weight columns / scale columns, as in vLLM's loader (PR #38928).
+    Raises `ValueError` if the scale has not one value for every square block.
     """
+    if not _blocks_fit(weight.shape, scale_inv.shape):
+        raise ValueError(
+            f"a scale of {list(scale_inv.shape)} does not fit a weight of {list(weight.shape)}."
+        )
     rows, columns = weight.shape
     block = columns // scale_inv.shape[1]
     return (weight.float() * _spread(scale_inv, block, rows)).to(torch.bfloat16)
@@ -191,17 +197,18 @@ def _check_pair(weight: TensorEntry | None, scale: TensorEntry) -> None:
     """A scale has a float32 for every square block of its weight."""
     if weight is None:
         raise CheckpointError(f"the checkpoint holds {scale.name} but not its weight.")
-    fits = len(weight.shape) == len(scale.shape) == 2 and scale.dtype == torch.float32
-    if fits and scale.shape[1] and weight.shape[1] % scale.shape[1] == 0:
-        block = weight.shape[1] // scale.shape[1]
-        fits = scale.shape[0] == -(-weight.shape[0] // block)
-    else:
-        fits = False
-    if not fits:
+    if scale.dtype != torch.float32 or not _blocks_fit(weight.shape, scale.shape):
         raise CheckpointError(
             f"{scale.name}, {scale.dtype} {list(scale.shape)}, does not fit its weight, "
             f"{list(weight.shape)}: it needs a float32 for every square block."
         )
+
+
+def _blocks_fit(weight: Sequence[int], scale: Sequence[int]) -> bool:
+    if len(weight) != 2 or len(scale) != 2 or not scale[1] or weight[1] % scale[1]:
+        return False
+    block = weight[1] // scale[1]
+    return block > 0 and scale[0] == -(-weight[0] // block)
 
 
 def _indexed_shards(index: Path) -> list[Path]:

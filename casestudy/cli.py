@@ -84,7 +84,6 @@ def reproduce(
     as_json: JsonOption = False,
 ) -> None:
     """Load the tiny checkpoint wrongly and rightly, and let both continue the same prompt."""
-    _check_device(device)
     from casestudy.reproduce import diagnosis
     from casestudy.reproduce import reproduce as run_reproduction
 
@@ -154,15 +153,6 @@ def _progress() -> Progress:
 
 def _cell_count(path: Path) -> int:
     return sum(cell["cell_type"] == "code" for cell in json.loads(path.read_text())["cells"])
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    if device not in ("cpu", "cuda"):
-        raise CaseStudyError(f"--device {device} is unknown; use cpu or cuda.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CaseStudyError("--device cuda, but torch sees no GPU here; use --device cpu.")
 
 
 def _plain(result: Reproduction) -> dict[str, Any]:

@@ -32,7 +32,8 @@ NamedTensors = Iterable[tuple[str, torch.Tensor]]
 class Consumer(Protocol):
     """Reads `weights` to the end and returns the parameters that it filled, on `device`.
 
-    Raises `CheckpointError` if the shards `paths` do not hold what the consumer needs.
+    Raises `CheckpointError` if the shards `paths` do not hold what the consumer needs, or if
+    `weights` does not yield every tensor of theirs once.
     """
 
     def __call__(
@@ -47,8 +48,9 @@ def collect(weights: NamedTensors) -> Parameters:
 
 def copies_at_once(weights: NamedTensors, paths: list[Path], device: str = "cpu") -> Parameters:
     """Copies each tensor into a parameter of its own name, dtype and shape."""
-    parameters = _allocate(checkpoint_entries(paths), device)
-    for name, tensor in weights:
+    entries = checkpoint_entries(paths)
+    parameters = _allocate(entries, device)
+    for name, tensor in _complete(weights, entries):
         parameters[name].copy_(tensor)
     return parameters
 
@@ -57,9 +59,10 @@ def load_weights(
     weights: NamedTensors, paths: list[Path], device: str, *, clone_waiting: bool
 ) -> Parameters:
     """The incident's loader; `clone_waiting` is the one difference between its two versions."""
-    parameters = _allocate_fused(checkpoint_entries(paths), device)
+    entries = checkpoint_entries(paths)
+    parameters = _allocate_fused(entries, device)
     waiting: Parameters = {}
-    for name, tensor in weights:
+    for name, tensor in _complete(weights, entries):
         if name.endswith((WK, WK_SCALE)):
             partner = _partner(name)
             if partner in waiting:
@@ -100,6 +103,19 @@ def wrong_parameters(loaded: Parameters, reference: Parameters) -> list[str]:
         odd = sorted(loaded.keys() ^ reference.keys())
         raise ValueError(f"only one of the two holds {odd[0]}.")
     return sorted(name for name in loaded if not _same_bytes(loaded[name], reference[name]))
+
+
+def _complete(weights: NamedTensors, entries: list[TensorEntry]) -> NamedTensors:
+    """The same pairs, and an error unless every tensor of the shards comes once."""
+    missing = {entry.name for entry in entries}
+    for name, tensor in weights:
+        if name not in missing:
+            raise CheckpointError(f"{name} was yielded twice, or is in none of the shards.")
+        missing.remove(name)
+        yield name, tensor
+        del tensor  # a lent view must not live on in here
+    if missing:
+        raise CheckpointError(f"{min(missing)} is in the shards but was never yielded.")
 
 
 def _partner(name: str) -> str:

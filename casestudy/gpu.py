@@ -9,7 +9,6 @@ import torch
 
 from casestudy import course, model
 from casestudy.consumers import Parameters, wrong_parameters
-from casestudy.errors import CaseStudyError
 from casestudy.loaders import cloned
 from casestudy.reproduce import load, load_plain
 
@@ -43,8 +42,9 @@ def run_fixed_loader(device: str) -> DeviceRun:
 
     Raises `CaseStudyError` if `device` is cuda and there is no GPU.
     """
+    model.check_device(device)
     if device == "cuda":
-        _reset_gpu()
+        torch.cuda.reset_peak_memory_stats()
     parameters = load(course.CHECKPOINT, cloned, device=device)
     wrong = wrong_parameters(parameters, load_plain(course.CHECKPOINT))
     prompt = course.long_prompt()
@@ -71,9 +71,3 @@ def _copy_seconds(on_host: Parameters, device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start
-
-
-def _reset_gpu() -> None:
-    if not torch.cuda.is_available():
-        raise CaseStudyError("torch sees no GPU here; run on a machine with one, or use cpu.")
-    torch.cuda.reset_peak_memory_stats()

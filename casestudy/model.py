@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from casestudy.checkpoint import SCALE_SUFFIX, dequantise
 from casestudy.consumers import FUSED, WEIGHTS_PROJ, WK, Parameters
-from casestudy.errors import CheckpointError
+from casestudy.errors import CaseStudyError, CheckpointError
 
 if TYPE_CHECKING:
     from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM
@@ -55,6 +55,14 @@ def build(
         if report[kind]:
             raise _misfit(directory, f"{kind.replace('_', ' ')}: {min(report[kind])}")
     return model.eval().to(device)
+
+
+def check_device(device: str) -> None:
+    """Raises `CaseStudyError` unless a model can live on `device`: cpu, or cuda where it is."""
+    if device not in ("cpu", "cuda"):
+        raise CaseStudyError(f"the device {device} is unknown; use cpu or cuda.")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise CaseStudyError("torch sees no GPU here; use the device cpu.")
 
 
 def state_dict(parameters: Parameters) -> Parameters:

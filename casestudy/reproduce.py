@@ -103,7 +103,10 @@ def reproduce(
     """Loads through `borrowed` and through `cloned`, and lets both continue the long prompt.
 
     `on_outcome` is called after each of the three models has written.
+    Raises `CaseStudyError` if there is no such device, `CheckpointError` if `directory` is not a
+    whole checkpoint of the tiny model's architecture.
     """
+    model.check_device(device)
     prompt = course.long_prompt()
     reference = load_plain(directory, device=device)
     loaded = {

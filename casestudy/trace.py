@@ -62,8 +62,12 @@ def record(
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """16 hex digits that stand for the bytes of `tensor` (any dtype, any strides)."""
-    flat = tensor.detach().cpu().contiguous().view(-1)
+    """16 hex digits that stand for the values of `tensor`, byte for byte (any dtype and strides).
+
+    Raises `ValueError` for tensors without addresses: sparse ones and the meta device.
+    """
+    byte_span(tensor)
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1)
     octets = flat.view(torch.uint8).numpy().data if flat.numel() else b""
     return hashlib.blake2b(octets, digest_size=8).hexdigest()
 

@@ -211,8 +211,16 @@ def test_zeros_survive_quantisation() -> None:
 
 
 def test_columns_must_divide_into_blocks() -> None:
-    with pytest.raises(ValueError, match="5 columns do not divide into blocks of 2"):
-        quantise(torch.ones(4, 5), 2)
+    for weight, block in ((torch.ones(4, 5), 2), (torch.ones(4), 2), (torch.ones(4, 4), 0)):
+        with pytest.raises(ValueError, match=r"has no columns in blocks of \d"):
+            quantise(weight, block)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 0), (2, 3), (1, 2), (3, 2), (2, 2, 1)])
+def test_a_scale_must_fit_its_weight(shape: tuple[int, ...]) -> None:
+    weight, _ = quantise(torch.ones(4, 4), 2)
+    with pytest.raises(ValueError, match=r"does not fit a weight of \[4, 4\]"):
+        dequantise(weight, torch.ones(shape))
 
 
 def test_the_course_checkpoint_is_what_the_issue_asks_for() -> None:

@@ -70,7 +70,7 @@ def test_reproduce_reproduces_on_later_releases(release: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--device", "tpu"], "--device tpu is unknown; use cpu or cuda."),
+        (["--device", "tpu"], "the device tpu is unknown; use cpu or cuda."),
         (["--checkpoint", "nowhere"], "nowhere is not a folder; give a checkpoint folder."),
         (["--memory-limit", "5"], "a memory limit of 5 bytes is smaller than the largest tensor"),
     ],
@@ -85,7 +85,7 @@ def test_a_mistake_is_a_sentence_and_exit_2(arguments: list[str], sentence: str)
 def test_cuda_without_a_gpu_is_a_sentence_and_exit_2() -> None:
     done = casestudy("reproduce", "--device", "cuda", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
-    assert done.stderr == "--device cuda, but torch sees no GPU here; use --device cpu.\n"
+    assert done.stderr.strip() == "torch sees no GPU here; use the device cpu."
 
 
 def test_a_terminal_that_knows_only_ascii_gets_its_answer() -> None:

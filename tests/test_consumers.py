@@ -10,6 +10,7 @@ import torch
 from casestudy import course
 from casestudy.checkpoint import checkpoint_entries, dequantise, shard_paths
 from casestudy.consumers import CONSUMERS, FUSED, WK, collect, keeps_the_pair, wrong_parameters
+from casestudy.errors import CheckpointError
 from casestudy.loaders import borrowed, cloned, plain
 from casestudy.reproduce import load, load_plain
 
@@ -71,6 +72,20 @@ def test_all_other_parameters_keep_name_dtype_and_shape() -> None:
         entry = entries[name]
         assert (parameters[name].dtype, tuple(parameters[name].shape)) == entry[1:3]
     assert len(entries) == len(parameters) + 2 * LAYERS
+
+
+@pytest.mark.parametrize("name", CONSUMERS)
+def test_an_incomplete_stream_is_noticed(name: str) -> None:
+    paths = shard_paths(course.CHECKPOINT)
+    pairs = list(plain(paths))
+    for broken, sentence in (
+        (pairs[:-1], f"{pairs[-1][0]} is in the shards but was never yielded"),
+        ([], "is in the shards but was never yielded"),
+        ([*pairs, pairs[0]], f"{pairs[0][0]} was yielded twice"),
+        ([("ghost", torch.ones(1)), *pairs], "ghost was yielded twice, or is in none"),
+    ):
+        with pytest.raises(CheckpointError, match=sentence):
+            CONSUMERS[name](broken, paths)
 
 
 def test_collect_keeps_what_it_is_given(lesson_file: Path) -> None:

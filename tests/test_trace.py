@@ -95,6 +95,16 @@ def test_a_digest_is_of_the_bytes_and_nothing_else() -> None:
     assert digest(tensor.T) == digest(tensor.T.contiguous()) != digest(tensor)
     assert digest(tensor[:0]) == digest(torch.zeros(0)) != digest(torch.zeros(1))
     assert digest(torch.tensor(1.0)) == digest(torch.ones(1))
+    waves = torch.tensor([1 + 2j, 3 - 4j])
+    assert digest(waves.conj()) == digest(waves.conj().resolve_conj()) != digest(waves)
+
+
+@pytest.mark.parametrize(
+    "tensor", [torch.zeros(2, device="meta"), torch.eye(2).to_sparse()], ids=["meta", "sparse"]
+)
+def test_what_has_no_bytes_has_no_digest(tensor: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="has no byte span"):
+        digest(tensor)
 
 
 def _trace_of_loop(path: Path, use: Callable[[torch.Tensor], None]) -> Trace:
