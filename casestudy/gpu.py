@@ -1,4 +1,4 @@
-"""The fixed loader with the model on a device: is everything right, what does the copy cost?"""
+"""A loader with the model on a device: is everything right, and what does the copy cost?"""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 from casestudy import course, model
 from casestudy.consumers import Parameters, wrong_parameters
-from casestudy.loaders import cloned
+from casestudy.loaders import Loader, cloned
 from casestudy.reproduce import load, load_plain
 
 
 @dataclass
 class DeviceRun:
-    """What a run of the fixed loader on `device` showed.
+    """What a run on `device` showed.
 
     wrong: parameters that differ from a plain safetensors load; empty as it should be.
     text_equal: whether the text is the tale's, to the letter.
@@ -37,15 +37,15 @@ def best_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def run_fixed_loader(device: str) -> DeviceRun:
-    """Loads the course's checkpoint through `cloned` onto `device` and lets it write.
+def run_on_device(device: str, loader: Loader = cloned) -> DeviceRun:
+    """Loads the course's checkpoint through `loader` onto `device`, at limit 0, and lets it write.
 
     Raises `CaseStudyError` if `device` is cuda and there is no GPU.
     """
     model.check_device(device)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    parameters = load(course.CHECKPOINT, cloned, device=device)
+    parameters = load(course.CHECKPOINT, loader, device=device)
     wrong = wrong_parameters(parameters, load_plain(course.CHECKPOINT))
     prompt = course.long_prompt()
     text = model.generate(

@@ -18,14 +18,14 @@ import torch
 
 from casestudy import course
 from casestudy.errors import CaseStudyError
-from casestudy.gpu import run_fixed_loader
+from casestudy.gpu import run_on_device
 from casestudy.loaders import streamer_version
 
 
 def main() -> None:
     try:
-        run_fixed_loader("cuda")  # the first pass pays for start-up; the second is recorded
-        run = run_fixed_loader("cuda")
+        run_on_device("cuda")  # the first pass pays for start-up; the second is recorded
+        run = run_on_device("cuda")
     except CaseStudyError as error:
         sys.exit(f"nothing recorded: {error}")
     if run.wrong or not run.text_equal:
