@@ -71,7 +71,7 @@ def read_layout(path: str | Path) -> list[TensorEntry]:
         if name != "__metadata__"
     ]
     entries.sort(key=lambda entry: (entry.start, entry.stop))
-    _check_length(path, entries)
+    _check_coverage(path, entries, data_start)
     return entries
 
 
@@ -184,13 +184,19 @@ def _not_safetensors(path: Path, reason: str) -> CheckpointError:
     return CheckpointError(f"{path} is not a safetensors file: {reason}; fetch it again.")
 
 
-def _check_length(path: Path, entries: list[TensorEntry]) -> None:
-    expected = max((entry.stop for entry in entries), default=0)
-    actual = path.stat().st_size
+def _check_coverage(path: Path, entries: list[TensorEntry], data_start: int) -> None:
+    """The tensors lie one after the other, from the header to the end of the file."""
+    expected, actual = data_start, path.stat().st_size
+    for entry in entries:
+        if entry.start != expected:
+            raise _not_safetensors(path, f"there is a gap or an overlap before {entry.name!r}")
+        expected = entry.stop
     if actual < expected:
         raise CheckpointError(
             f"{path} is cut off: {actual} bytes, its header promises {expected}; fetch it again."
         )
+    if actual > expected:
+        raise _not_safetensors(path, f"{actual - expected} bytes at its end belong to no tensor")
 
 
 def _check_pair(weight: TensorEntry | None, scale: TensorEntry) -> None:

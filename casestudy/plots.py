@@ -212,7 +212,7 @@ def _draw_losses(
     axes.set_ylabel(f"loss of the next character\n(nats, mean of {SMOOTHED_OVER})")
     axes.margins(x=0.01)
     axes.set_ylim(top=axes.get_ylim()[1] * 1.2)  # room for the legend
-    axes.legend(loc="upper right", ncols=len(losses), frameon=False)
+    axes.legend(loc="upper right", ncols=len(losses), edgecolor="none", framealpha=1)
 
 
 def _line_cuts(text: str) -> list[tuple[int, int]]:

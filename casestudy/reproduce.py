@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from statistics import fmean
 
 from casestudy import course, model
 from casestudy.checkpoint import shard_paths
 from casestudy.consumers import Consumer, Parameters, keeps_the_pair, wrong_parameters
+from casestudy.errors import CheckpointError
 from casestudy.loaders import Loader, borrowed, cloned, plain, streamer_version
 
 
@@ -120,6 +122,11 @@ def reproduce(
             directory, parameters, reference, prompt, course.LONG_CONTINUATION, device
         )
         on_outcome()
+    if not isfinite(outcomes["reference"].loss):
+        raise CheckpointError(
+            f"the model in {directory} is broken before any loader touches it: its loss on the "
+            f"tale is {outcomes['reference'].loss}; restore the checkpoint."
+        )
     return Reproduction(streamer_version(), memory_limit, device, prompt, **outcomes)
 
 

@@ -15,7 +15,7 @@ from casestudy import course, model
 from casestudy.checkpoint import INDEX_NAME, shard_paths
 from casestudy.errors import CheckpointError
 from casestudy.loaders import plain
-from casestudy.reproduce import load_plain
+from casestudy.reproduce import load_plain, reproduce
 
 INDEXER = "model.layers.1.self_attn.indexer."
 Tensors = dict[str, torch.Tensor]
@@ -99,6 +99,14 @@ def test_a_config_without_quantisation_is_well(copy: Path) -> None:
     del config["quantization_config"]
     (copy / "config.json").write_text(json.dumps(config))
     model.build(copy, load_plain(copy))
+
+
+def test_a_model_that_is_broken_already(copy: Path) -> None:
+    tensors = dict(plain(shard_paths(copy)[-1]))
+    tensors["model.norm.weight"] *= float("nan")
+    save_file(tensors, shard_paths(copy)[-1])
+    with pytest.raises(CheckpointError, match="is broken before any loader touches it"):
+        reproduce(copy)
 
 
 def test_a_tensor_in_two_shards(copy: Path) -> None:

@@ -102,6 +102,14 @@ def test_a_malformed_file_is_not_a_safetensors_file(tmp_path: Path, content: byt
             b'{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,1]}}',
             "'a' has other bytes than its shape and dtype need",
         ),
+        (
+            b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}',
+            "there is a gap or an overlap before 'a'",
+        ),
+        (
+            b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}',
+            "1 bytes at its end belong to no tensor",
+        ),
     ],
 )
 def test_a_malformed_entry_is_named(tmp_path: Path, header: bytes, reason: str) -> None:
