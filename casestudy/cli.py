@@ -48,7 +48,13 @@ def run(
     out: Annotated[Path, typer.Option(help="Where the HTML pages go.")] = Path("build"),
 ) -> None:
     """Execute every notebook of the course, write them as HTML, and say how each went."""
-    from casestudy.notebooks import course_notebooks, execute, prepare_output_folder, write_html
+    from casestudy.notebooks import (
+        cell_count,
+        course_notebooks,
+        execute,
+        prepare_output_folder,
+        write_html,
+    )
 
     paths = course_notebooks()
     prepare_output_folder(out)
@@ -56,7 +62,7 @@ def run(
     runs = []
     with _progress() as progress:
         for path in paths:
-            task = progress.add_task(path.stem, total=_cell_count(path))
+            task = progress.add_task(path.stem, total=cell_count(path))
             done = execute(path, on_cell=partial(progress.advance, task))
             write_html(done, out)
             table.add_row(path.stem, f"{done.seconds:.0f}", Text(done.verdict))
@@ -64,11 +70,14 @@ def run(
     console.print(table)
     failed = [each.path.stem for each in runs if each.verdict != "as stored"]
     if failed:
-        console.print(f"Not as it should be: {', '.join(failed)}. The pages are in {out}/.")
+        console.print(
+            f"Not as it should be: {', '.join(failed)}. The pages are in {out}/.", markup=False
+        )
         raise typer.Exit(NOT)
     console.print(
         f"All {len(runs)} notebooks ran and printed what they should. "
-        f"Open {out / paths[0].stem}.html to read them."
+        f"Open {out / paths[0].stem}.html to read them.",
+        markup=False,
     )
 
 
@@ -149,10 +158,6 @@ def main() -> None:
 def _progress() -> Progress:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
     return Progress(*columns, MofNCompleteColumn(), console=progress_console, transient=True)
-
-
-def _cell_count(path: Path) -> int:
-    return sum(cell["cell_type"] == "code" for cell in json.loads(path.read_text())["cells"])
 
 
 def _plain(result: Reproduction) -> dict[str, Any]:

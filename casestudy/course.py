@@ -24,12 +24,17 @@ SHORT_CONTINUATION = 40  # with the short prompt this stays within index_topk
 def tale() -> str:
     """The text that the tiny checkpoint recites. Raises `CaseStudyError` if it is not there."""
     try:
-        return TALE.read_text(encoding="ascii")
+        text = TALE.read_text(encoding="ascii")
     except OSError:
         raise CaseStudyError(
             f"{TALE} is missing: the course's data come with the repository, "
             f"so install from a clone (pip install -e .)."
         ) from None
+    except UnicodeDecodeError:
+        text = ""
+    if len(text.partition(PROMPT_OPENING)[2]) < LONG_PROMPT + LONG_CONTINUATION:
+        raise CaseStudyError(f"{TALE} is not the tale that the model knows: git checkout -- data")
+    return text
 
 
 def long_prompt() -> str:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 from typing import Protocol
 
 import torch
@@ -20,6 +21,7 @@ import torch
 from casestudy.checkpoint import TensorEntry, read_layout
 from casestudy.errors import StreamError
 
+_ENVIRONMENT = RLock()
 MEMORY_LIMIT_VARIABLE = "RUNAI_STREAMER_MEMORY_LIMIT"
 
 NamedTensor = tuple[str, torch.Tensor]
@@ -134,7 +136,15 @@ def lends_by_default() -> bool:
 
 @contextmanager
 def memory_limit_set(memory_limit: int | None) -> Iterator[None]:
-    """Sets the streamer's memory-limit variable to so many bytes inside, and puts it back."""
+    """Sets the streamer's memory-limit variable to so many bytes inside, and puts it back.
+
+    One thread at a time: the variable belongs to the process.
+    """
+    with _ENVIRONMENT:
+        yield from _limited(memory_limit)
+
+
+def _limited(memory_limit: int | None) -> Iterator[None]:
     before = os.environ.get(MEMORY_LIMIT_VARIABLE)
     if memory_limit is not None:
         os.environ[MEMORY_LIMIT_VARIABLE] = str(memory_limit)

@@ -56,23 +56,30 @@ def course_notebooks() -> list[Path]:
 
 def title(path: Path) -> str:
     """The heading with which a notebook begins."""
-    first: str = nbformat.read(path, as_version=4).cells[0].source
+    first: str = _read(path).cells[0].source
     return first.splitlines()[0].removeprefix("# ")
 
 
 def minutes(path: Path) -> int:
     """How long a notebook takes in class: the sum over its cells' metadata."""
-    cells = nbformat.read(path, as_version=4).cells
+    cells = _read(path).cells
     return sum(cell.metadata.get("casestudy", {}).get("minutes", 0) for cell in cells)
 
 
+def cell_count(path: Path) -> int:
+    """How many code cells a notebook has."""
+    return len(_code_cells(_read(path)))
+
+
 def execute(path: Path, on_cell: Callable[[], None] = lambda: None) -> Run:
-    """Runs a notebook in a fresh kernel; the file itself is left as it is."""
+    """Runs a notebook in a fresh kernel; the file itself is left as it is.
+
+    Raises `CaseStudyError` if it is not a notebook.
+    """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, DeadKernelError
 
-    stored = nbformat.read(path, as_version=4)
-    fresh = nbformat.read(path, as_version=4)
+    stored, fresh = _read(path), _read(path)
     client = NotebookClient(
         fresh,
         timeout=None,
@@ -131,7 +138,10 @@ def prepare_output_folder(folder: Path) -> None:
 
 
 def write_html(run: Run, folder: Path) -> Path:
-    """Writes an executed notebook as one page that needs no network and returns its path."""
+    """Writes an executed notebook as one page that needs no network and returns its path.
+
+    Raises `CaseStudyError` if the folder cannot be written.
+    """
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(mathjax_url="", require_js_url="", jquery_url="", mermaid_js_url="")
@@ -139,8 +149,23 @@ def write_html(run: Run, folder: Path) -> Path:
         _with_alt_texts(run.notebook), resources={"metadata": {"name": title(run.path)}}
     )
     target = folder / f"{run.path.stem}.html"
-    target.write_text(page)
+    try:
+        target.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise CaseStudyError(f"{target} cannot be written ({error.strerror}).") from None
     return target
+
+
+def _read(path: Path) -> NotebookNode:
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        return notebook
+    except Exception as error:  # whatever nbformat makes of a file that is no notebook
+        raise CaseStudyError(
+            f"{path} is not a notebook that can be read ({type(error).__name__}): "
+            f"git checkout -- notebooks"
+        ) from error
 
 
 def _with_alt_texts(notebook: NotebookNode) -> NotebookNode:

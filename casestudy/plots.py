@@ -60,7 +60,7 @@ class Picture:
         """Writes an `.svg` or `.png` file. Raises `ValueError` for any other ending."""
         path = Path(path)
         if path.suffix == ".svg":
-            path.write_text(self.svg())
+            path.write_text(self.svg(), encoding="utf-8")
         elif path.suffix == ".png":
             path.write_bytes(self.png())
         else:

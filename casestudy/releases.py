@@ -20,7 +20,7 @@ RELEASES = ("0.15.8", "0.16.1", "0.17.1")  # the incident's, the last that lends
 def cache_folder() -> Path:
     """Where releases are kept: `casestudy/releases` in the user's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "casestudy" / "releases"
+    return Path(cache).resolve() / "casestudy" / "releases"
 
 
 def install(release: str) -> Path:
@@ -29,7 +29,7 @@ def install(release: str) -> Path:
     Raises `CaseStudyError` if it cannot be had.
     """
     folder = cache_folder() / release
-    if folder.is_dir():
+    if (folder / "runai_model_streamer").is_dir():
         return folder
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     try:
@@ -62,5 +62,8 @@ def run_under(release: str, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 if __name__ == "__main__":
-    for each in RELEASES:
-        print(install(each), file=sys.stderr)
+    try:
+        for each in RELEASES:
+            print(install(each), file=sys.stderr)
+    except CaseStudyError as error:
+        sys.exit(str(error))

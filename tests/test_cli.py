@@ -169,6 +169,17 @@ def test_run_finds_a_notebook_that_prints_something_else(
     assert "Not as it should be: 00-one." in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", "<<<<<<< ours"])
+def test_run_names_a_notebook_that_cannot_be_read(
+    small_course: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    (small_course / "00-one.ipynb").write_text(content)
+    assert _run([]) == 2
+    told = capsys.readouterr().err
+    assert "00-one.ipynb is not a notebook that can be read" in told
+    assert "Traceback" not in told
+
+
 def test_run_leaves_a_strangers_folder_alone(
     small_course: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

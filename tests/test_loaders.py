@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,18 @@ def test_the_memory_limit_of_the_shell_is_put_back(
     assert os.environ.get(MEMORY_LIMIT_VARIABLE) == before
     stream.close()
     assert os.environ.get(MEMORY_LIMIT_VARIABLE) == before
+
+
+def test_threads_do_not_leave_their_limit_behind(
+    lesson_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(MEMORY_LIMIT_VARIABLE, raising=False)
+    right = dict(plain(lesson_file))
+    with ThreadPoolExecutor(6) as pool:
+        limits = [0, -1, 4096] * 20
+        loads = pool.map(lambda limit: dict(cloned(lesson_file, memory_limit=limit)), limits)
+        assert all(wrong_parameters(load, right) == [] for load in loads)
+    assert MEMORY_LIMIT_VARIABLE not in os.environ
 
 
 def test_without_a_limit_the_streamer_decides(

@@ -78,5 +78,14 @@ def test_a_cache_that_cannot_be_written_is_told_in_a_sentence(
         releases.install(NEWEST)
 
 
+def test_an_empty_folder_is_not_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    (releases.cache_folder() / NEWEST).mkdir(parents=True)
+    with pytest.raises(CaseStudyError, match="cannot be installed"):
+        releases.install(NEWEST)
+
+
 def test_the_locked_release_is_the_first_of_them() -> None:
     assert f"{releases.PACKAGE}=={RELEASES[0]}\n" in (course.ROOT / "requirements.lock").read_text()

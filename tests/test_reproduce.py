@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 
 import pytest
 
 from casestudy import course, loaders
 from casestudy.consumers import wrong_parameters
+from casestudy.errors import CaseStudyError
 from casestudy.reproduce import Reproduction, diagnosis, load, reproduce
 from tests.test_consumers import FUSED_NAMES
 
@@ -50,6 +52,14 @@ def test_a_fix_that_does_not_hold_is_not_a_success(reproduction: Reproduction) -
     unfixed = replace(reproduction, cloned=reproduction.borrowed)
     assert not unfixed.happened
     assert diagnosis(unfixed).startswith("`cloned` is not what safetensors loads")
+
+
+@pytest.mark.parametrize("text", ["", "another tale", course.PROMPT_OPENING, "\u00e9"])
+def test_another_tale_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(course, "TALE", tmp_path / "tale.txt")
+    course.TALE.write_text(text, encoding="utf-8")
+    with pytest.raises(CaseStudyError, match="is not the tale that the model knows"):
+        reproduce()
 
 
 def test_each_outcome_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
