@@ -131,7 +131,9 @@ def streamer_version() -> str:
 
 def lends_by_default() -> bool:
     """Whether the installed streamer hands out reusable memory unless told otherwise."""
-    return "owned" not in _stream_parameters()
+    from runai_model_streamer import SafetensorsStreamer
+
+    return "owned" not in inspect.signature(SafetensorsStreamer.stream_files).parameters
 
 
 @contextmanager
@@ -141,20 +143,16 @@ def memory_limit_set(memory_limit: int | None) -> Iterator[None]:
     One thread at a time: the variable belongs to the process.
     """
     with _ENVIRONMENT:
-        yield from _limited(memory_limit)
-
-
-def _limited(memory_limit: int | None) -> Iterator[None]:
-    before = os.environ.get(MEMORY_LIMIT_VARIABLE)
-    if memory_limit is not None:
-        os.environ[MEMORY_LIMIT_VARIABLE] = str(memory_limit)
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(MEMORY_LIMIT_VARIABLE, None)
-        else:
-            os.environ[MEMORY_LIMIT_VARIABLE] = before
+        before = os.environ.get(MEMORY_LIMIT_VARIABLE)
+        if memory_limit is not None:
+            os.environ[MEMORY_LIMIT_VARIABLE] = str(memory_limit)
+        try:
+            yield
+        finally:
+            if before is None:
+                os.environ.pop(MEMORY_LIMIT_VARIABLE, None)
+            else:
+                os.environ[MEMORY_LIMIT_VARIABLE] = before
 
 
 def _stream(files: list[str], memory_limit: int | None, device: str, distributed: bool) -> Weights:
@@ -178,12 +176,6 @@ def _named_errors(files: list[str]) -> Iterator[None]:
         yield
     except (ValueError, RunaiStreamerMemoryLimitException) as error:
         raise StreamError(f"{', '.join(files)}: {error}") from error
-
-
-def _stream_parameters() -> Iterable[str]:
-    from runai_model_streamer import SafetensorsStreamer
-
-    return inspect.signature(SafetensorsStreamer.stream_files).parameters
 
 
 def _files(paths: Paths) -> list[str]:

@@ -79,7 +79,8 @@ def execute(path: Path, on_cell: Callable[[], None] = lambda: None) -> Run:
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, DeadKernelError
 
-    stored, fresh = _read(path), _read(path)
+    stored = _read(path)
+    fresh = deepcopy(stored)
     client = NotebookClient(
         fresh,
         timeout=None,

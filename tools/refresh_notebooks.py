@@ -26,8 +26,6 @@ def canonical(notebook: NotebookNode) -> str:
         cell.metadata = {key: cell.metadata[key] for key in kept if key in cell.metadata}
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not _is_stderr(output)]
-            for output in cell.outputs:
-                output.pop("metadata", None) if output.output_type == "stream" else None
     return str(nbformat.writes(notebook)) + "\n"
 
 
