@@ -6,13 +6,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 RELEASES := .venv/releases-installed
+BROWSER := .venv/browser-installed
 
 .PHONY: run test lab checksums
 
 run: $(INSTALLED)
 	$(BIN)/casestudy run
 
-test: $(INSTALLED) $(RELEASES)
+test: $(INSTALLED) $(RELEASES) $(BROWSER)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -37,3 +38,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 $(RELEASES): $(INSTALLED) casestudy/releases.py
 	$(BIN)/python -m casestudy.releases
 	@touch $@
+
+# the browser for tests/browser; where it cannot be had these tests are skipped, except in CI
+$(BROWSER): $(INSTALLED) tools/install_browser.py
+	$(BIN)/python tools/install_browser.py && touch $@ || [ -z "$$CI" ]

@@ -7,7 +7,7 @@ pointers or `data_ptr` for equality does not show that bytes overlap; address in
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -117,6 +117,17 @@ def places(spans: Iterable[ByteSpan]) -> list[Place]:
 def label(spans: Iterable[ByteSpan]) -> list[str]:
     """A stable name for the start of each span, such as `A+0x40`; see `places`."""
     return [str(place) for place in places(spans)]
+
+
+def end_to_end(found: Sequence[Place]) -> list[int]:
+    """Where each place lies, in bytes, when its regions are put next to each other with gaps."""
+    sizes = {place.letter: place.region_nbytes for place in found}
+    gap = sum(sizes.values()) // 50
+    bases, base = {}, 0
+    for letter, size in sizes.items():
+        bases[letter] = base
+        base += size + gap
+    return [bases[place.letter] + place.offset for place in found]
 
 
 def _regions(spans: list[ByteSpan]) -> list[ByteSpan]:

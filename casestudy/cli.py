@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -40,6 +40,13 @@ app = typer.Typer(
 console = Console()
 progress_console = Console(stderr=True)
 
+PictureName = Literal["map", "storage", "bytes", "strip", "damage", "text"]
+PICTURES = (
+    "map: who lies where, and for how long; storage: where kept tensors lie, before and after "
+    "the fix; bytes: the same bytes at three moments; strip: a file, its pairs, its requests; "
+    "damage: which parameters are wrong; text: what the models write."
+)
+LoaderName = Literal["borrowed", "cloned"]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -54,6 +61,7 @@ def run(
         execute,
         prepare_output_folder,
         write_html,
+        write_index,
     )
 
     paths = course_notebooks()
@@ -67,6 +75,7 @@ def run(
             write_html(done, out)
             table.add_row(path.stem, f"{done.seconds:.0f}", Text(done.verdict))
             runs.append(done)
+    index = write_index(runs, out)
     console.print(table)
     failed = [each.path.stem for each in runs if each.verdict != "as stored"]
     if failed:
@@ -75,8 +84,7 @@ def run(
         )
         raise typer.Exit(NOT)
     console.print(
-        f"All {len(runs)} notebooks ran and printed what they should. "
-        f"Open {out / paths[0].stem}.html to read them.",
+        f"All {len(runs)} notebooks ran and printed what they should. Open {index} to read them.",
         markup=False,
     )
 
@@ -111,6 +119,45 @@ def reproduce(
     if not result.happened:
         progress_console.print(diagnosis(result))
         raise typer.Exit(NOT)
+
+
+@app.command()
+def show(
+    picture: Annotated[PictureName, typer.Argument(help=PICTURES)],
+    target: Annotated[
+        Path | None,
+        typer.Argument(help="A .safetensors file or a checkpoint folder; else the course's own."),
+    ] = None,
+    loader: Annotated[LoaderName, typer.Option(help="Who yields.")] = "borrowed",
+    memory_limit: Annotated[
+        int, typer.Option(min=-1, help="Bytes of the streamer's buffer; 0 smallest, -1 no limit.")
+    ] = 0,
+    tensor: Annotated[
+        str | None, typer.Option(help="Whose bytes to show; else the first that went stale.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write an .svg or .png file instead of a table.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over the file.")] = False,
+) -> None:
+    """Load, and show what the bytes did: as a table, or as a picture file.
+
+    Of a folder the incident's consumer fills a model's parameters; of a file every tensor is kept.
+    """
+    from casestudy.gallery import Wish, draw
+    from casestudy.plots.picture import check_ending
+
+    if out is not None:
+        check_ending(out)
+        _may_write(out, force)
+    with progress_console.status("loading and drawing"):
+        drawn = draw(picture, Wish(target, loader, memory_limit, tensor))
+        if out is not None:
+            drawn.save(out)
+    if out is None:
+        console.print(Text(drawn.text(console.width)), soft_wrap=True)
+    else:
+        console.print(Text(f"Wrote {out}: {drawn.alt}"), soft_wrap=True)
 
 
 @app.command()
@@ -153,6 +200,15 @@ def main() -> None:
     except CaseStudyError as error:
         progress_console.print(Text(str(error)), soft_wrap=True)
         sys.exit(MISUSE)
+
+
+def _may_write(out: Path, force: bool) -> None:
+    """Asks before a file is written over; without anybody to ask, refuses."""
+    if not out.exists() or force:
+        return
+    if not sys.stdin.isatty():
+        raise CaseStudyError(f"{out} exists; name another file, or add --force.")
+    typer.confirm(f"{out} exists. Write over it?", abort=True)
 
 
 def _progress() -> Progress:

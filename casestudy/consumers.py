@@ -11,9 +11,10 @@ first waits in a dict for the other, so that both become one BF16 parameter. Thr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from math import inf
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -41,8 +42,8 @@ class Consumer(Protocol):
     ) -> Parameters: ...
 
 
-def collect(weights: NamedTensors) -> Parameters:
-    """`dict(weights)`: keeps every tensor as it was yielded."""
+def collect(weights: NamedTensors, paths: Sequence[Path] = (), device: str = "cpu") -> Parameters:
+    """`dict(weights)`: keeps every tensor as it was yielded, wherever it lies."""
     return dict(weights)
 
 
@@ -94,15 +95,36 @@ CONSUMERS: dict[str, Consumer] = {
 }
 
 
-def wrong_parameters(loaded: Parameters, reference: Parameters) -> list[str]:
-    """Sorted names of the parameters whose bytes differ from the reference's; NaN counts as is.
+class Difference(NamedTuple):
+    """How far a parameter is from the reference's.
+
+    wrong: whether any byte differs.
+    relative_error: the norm of the difference over the norm of the reference; 0.0 if no byte
+        differs, infinite if the parameter holds an infinity or NaN, or has another shape.
+    """
+
+    name: str
+    wrong: bool
+    relative_error: float
+
+
+def differences(loaded: Parameters, reference: Parameters) -> list[Difference]:
+    """Every parameter against the reference's, sorted by name.
 
     Raises `ValueError` if the two do not hold the same names.
     """
     if loaded.keys() != reference.keys():
         odd = sorted(loaded.keys() ^ reference.keys())
         raise ValueError(f"only one of the two holds {odd[0]}.")
-    return sorted(name for name in loaded if not _same_bytes(loaded[name], reference[name]))
+    return [_difference(name, loaded[name], reference[name]) for name in sorted(loaded)]
+
+
+def wrong_parameters(loaded: Parameters, reference: Parameters) -> list[str]:
+    """Sorted names of the parameters whose bytes differ from the reference's; NaN counts as is.
+
+    Raises `ValueError` if the two do not hold the same names.
+    """
+    return [each.name for each in differences(loaded, reference) if each.wrong]
 
 
 def _complete(weights: NamedTensors, entries: list[TensorEntry]) -> NamedTensors:
@@ -154,6 +176,16 @@ def _allocate_fused(entries: list[TensorEntry], device: str) -> Parameters:
         fused = torch.empty(rows, wk.shape[1], dtype=torch.bfloat16, device=device)
         parameters[name.replace(WK, FUSED)] = fused
     return parameters
+
+
+def _difference(name: str, loaded: torch.Tensor, reference: torch.Tensor) -> Difference:
+    if _same_bytes(loaded, reference):
+        return Difference(name, False, 0.0)
+    if loaded.shape != reference.shape:
+        return Difference(name, True, inf)
+    wrong, right = (tensor.detach().cpu().double() for tensor in (loaded, reference))
+    error = float((wrong - right).norm() / right.norm().clamp_min(torch.finfo(torch.double).tiny))
+    return Difference(name, True, error if error < inf else inf)
 
 
 def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:

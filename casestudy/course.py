@@ -10,6 +10,10 @@ from casestudy.errors import CaseStudyError
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
 NOTEBOOKS = ROOT / "notebooks"
+PICTURES = [  # of the README and the project's page; `tools/refresh_pictures.py` draws them
+    ROOT / "docs" / "pictures" / f"{name}.svg"
+    for name in ("the-cliff", "the-buffer", "the-bytes", "the-strip")
+]
 CHECKPOINT = DATA / "tiny-glm-dsa"
 TALE = DATA / "tale.txt"
 GPU_RECORD = DATA / "recorded" / "gpu.json"

@@ -122,6 +122,41 @@ def plain(paths: Paths) -> Weights:
                 yield name, file.get_tensor(name)
 
 
+def requests(paths: Paths, memory_limit: int | None = None) -> list[list[str]]:
+    """Which tensors the streamer fetches together: their names, a list for every request.
+
+    The streamer refills its buffer a request at a time, with as many tensors in file order as
+    fit. Asks its own planner, that of 0.15 and 0.16; nothing is read but headers.
+
+    Raises as a `Loader` does, and `StreamError` from 0.17 on, where a ring of slots took the
+    place of the one buffer.
+    """
+    if not lends_by_default():
+        raise StreamError(
+            f"runai-model-streamer {streamer_version()} fills a ring of slots; "
+            f"requests are known up to 0.16.1."
+        )
+    from runai_model_streamer.file_streamer.requests_iterator import (
+        FileChunks,
+        FilesRequestsIteratorWithBuffer,
+    )
+
+    files = _files(paths)
+    entries = {file: read_layout(file) for file in files}
+    _check_limit(memory_limit, [entry for layout in entries.values() for entry in layout])
+    chunks = [
+        FileChunks(file, file, 0, [entry.nbytes for entry in layout])
+        for file, layout in entries.items()
+    ]
+    with memory_limit_set(memory_limit):
+        planner = FilesRequestsIteratorWithBuffer.with_memory_mode(chunks)
+    names = {file: iter([entry.name for entry in layout]) for file, layout in entries.items()}
+    found = []
+    while request := planner.next_request():
+        found.append([next(names[part.path]) for part in request.files for _ in part.chunks])
+    return found
+
+
 def streamer_version() -> str:
     """The installed release of runai-model-streamer."""
     from importlib.metadata import version

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -16,9 +15,35 @@ from nbformat import NotebookNode
 
 from casestudy import course
 from casestudy.errors import CaseStudyError
+from casestudy.plots.picture import image_of
 
 VARIES = "varies"  # tag of cells whose output depends on the machine
+WIDGET = "application/vnd.jupyter.widget-view+json"
 BUILD_MARK = ".casestudy-build"  # marks a folder that may be overwritten
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>casestudy: a page on loan</title>
+<style>
+body {{ max-width: 60rem; margin: 2rem auto; padding: 0 1rem; font: 1.1rem/1.5 sans-serif;
+  color: #000; background: #fff; }}
+figure {{ margin: 2rem 0; }}
+</style>
+</head>
+<body>
+<main>
+<h1>casestudy: a page on loan</h1>
+<p>A loader hands out a tensor. Somebody keeps it. The loader writes the next tensor onto the same
+bytes. Nothing raises, and the model answers in gibberish.</p>
+<ol>{way}</ol>
+{pictures}
+</main>
+</body>
+</html>
+"""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -88,6 +113,7 @@ def execute(path: Path, on_cell: Callable[[], None] = lambda: None) -> Run:
         extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(path.parent)}},
         on_cell_executed=lambda **_: on_cell(),
+        store_widget_state=False,
     )
     start = time.perf_counter()
     error = ""
@@ -102,7 +128,7 @@ def execute(path: Path, on_cell: Callable[[], None] = lambda: None) -> Run:
             raise
         error = "the kernel died; is there enough memory?"
     seconds = time.perf_counter() - start
-    return Run(path, fresh, seconds, error, differing_cells(stored, fresh))
+    return Run(path, _without_widgets(fresh), seconds, error, differing_cells(stored, fresh))
 
 
 def differing_cells(stored: NotebookNode, fresh: NotebookNode) -> list[int]:
@@ -116,7 +142,7 @@ def differing_cells(stored: NotebookNode, fresh: NotebookNode) -> list[int]:
 
 
 def text_output(cell: NotebookNode) -> str:
-    """What a code cell printed, results and alt texts of pictures included."""
+    """What a code cell printed, results and tables of pictures included."""
     return _ANSI.sub("", "".join(_texts(cell)))
 
 
@@ -141,15 +167,34 @@ def prepare_output_folder(folder: Path) -> None:
 def write_html(run: Run, folder: Path) -> Path:
     """Writes an executed notebook as one page that needs no network and returns its path.
 
+    Pictures keep their alt texts, since they come as HTML; widgets show their static pictures.
+
     Raises `CaseStudyError` if the folder cannot be written.
     """
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(mathjax_url="", require_js_url="", jquery_url="", mermaid_js_url="")
     page, _ = exporter.from_notebook_node(
-        _with_alt_texts(run.notebook), resources={"metadata": {"name": title(run.path)}}
+        run.notebook, resources={"metadata": {"name": title(run.path)}}
     )
-    target = folder / f"{run.path.stem}.html"
+    return _write(folder / f"{run.path.stem}.html", page)
+
+
+def write_index(runs: list[Run], folder: Path) -> Path:
+    """Writes the project's page, `index.html`: the way through the course, and its pictures.
+
+    Raises `CaseStudyError` if the folder cannot be written.
+    """
+    way = "".join(
+        f'<li><a href="{run.path.stem}.html">{escape(title(run.path))}</a>, '
+        f"{minutes(run.path)} minutes</li>"
+        for run in runs
+    )
+    shown = "".join(f"<figure>{image_of(path)}</figure>" for path in course.PICTURES)
+    return _write(folder / "index.html", PAGE.format(way=way, pictures=shown))
+
+
+def _write(target: Path, page: str) -> Path:
     try:
         target.write_text(page, encoding="utf-8")
     except OSError as error:
@@ -169,19 +214,12 @@ def _read(path: Path) -> NotebookNode:
         ) from error
 
 
-def _with_alt_texts(notebook: NotebookNode) -> NotebookNode:
-    """A copy in which each picture is an image with its alt text; nbconvert drops it otherwise."""
-    copy = deepcopy(notebook)
-    for cell in _code_cells(copy):
+def _without_widgets(notebook: NotebookNode) -> NotebookNode:
+    """The same notebook with each widget's static picture alone; a widget needs its kernel."""
+    for cell in _code_cells(notebook):
         for output in cell.outputs:
-            svg = output.get("data", {}).get("image/svg+xml")
-            if svg:
-                source = f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
-                alt = escape(output.data["text/plain"])
-                output.data = {
-                    "text/html": f'<img alt="{alt}" style="max-width: 100%" src="{source}">'
-                }
-    return copy
+            output.get("data", {}).pop(WIDGET, None)
+    return notebook
 
 
 def _code_cells(notebook: NotebookNode) -> list[NotebookNode]:

@@ -1,20 +1,29 @@
-"""What an iterator yielded: name, place, fingerprint, and for how long someone held on to it."""
+"""What an iterator yielded: name, place, fingerprint, and what became of it while it was held."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from casestudy.aliasing import ByteSpan, byte_span
 
+SNAPSHOT_NBYTES = 64
+
 
 @dataclass
 class Step:
-    """One yield. `last_held` is the last step during which anyone held the tensor's storage."""
+    """One yield, and what became of its memory while anyone held it.
+
+    last_held: the last step during which anyone held the tensor's storage.
+    snapshots: the first bytes of the tensor's memory, as they were at each step from `index` to
+        `last_held`; at most `snapshot_nbytes` of `record`.
+    """
 
     index: int
     name: str
@@ -23,6 +32,26 @@ class Step:
     span: ByteSpan
     digest: str
     last_held: int
+    snapshots: list[bytes]
+
+    @property
+    def changed_at(self) -> int | None:
+        """The first step whose snapshot differs from the one at the yield."""
+        ages = range(len(self.snapshots))
+        changed = (age for age in ages if self.snapshots[age] != self.snapshots[0])
+        return next((self.index + age for age in changed), None)
+
+
+class Fate(NamedTuple):
+    """What became of a yield's bytes.
+
+    overwriter: the first later yield that lies on them, whether or not anyone looks.
+    stale_from: the first step at which they were held and no longer its own, if there is one.
+    """
+
+    step: Step
+    overwriter: Step | None
+    stale_from: int | None
 
 
 @dataclass
@@ -32,33 +61,41 @@ class Trace:
     steps: list[Step] = field(default_factory=list)
 
     def overwriters(self, step: Step) -> list[Step]:
-        """The later yields that lie on `step`'s bytes, in order, whether or not anyone looks.
-
-        Found by address. The streamer refills its buffer a request at a time, so the bytes may
-        have changed up to a request before the first of these steps.
-        """
+        """The later yields that lie on `step`'s bytes, in order, whether or not anyone looks."""
         return [later for later in self.steps[step.index + 1 :] if later.span.overlap(step.span)]
 
-    def stale(self) -> list[Step]:
-        """The yields that were still held when their bytes were handed to another tensor."""
+    def fates(self) -> list[Fate]:
+        """What became of each yield, in order.
+
+        A yield is stale once a later one lies on its bytes, or once a snapshot shows other bytes,
+        whichever comes first: the streamer refills its buffer a request at a time, so bytes can
+        change up to a request before the yield that they now belong to.
+        """
+        first = _first_overwriters(self.steps)
         return [
-            step
-            for step in self.steps
-            if any(later.index <= step.last_held for later in self.overwriters(step))
+            Fate(step, overwriter, _stale_from(step, overwriter))
+            for step, overwriter in zip(self.steps, first, strict=True)
         ]
+
+    def stale(self) -> list[Step]:
+        """The yields that were still held when their bytes became another tensor's."""
+        return [fate.step for fate in self.fates() if fate.stale_from is not None]
 
 
 def record(
-    iterator: Iterable[tuple[str, torch.Tensor]],
+    iterator: Iterable[tuple[str, torch.Tensor]], *, snapshot_nbytes: int = SNAPSHOT_NBYTES
 ) -> tuple[Iterator[tuple[str, torch.Tensor]], Trace]:
     """Wraps an iterator of (name, tensor); the trace fills while the wrapper is consumed.
 
     Holding is seen through the tensor's storage, so slices, `.numpy()` and `nn.Parameter` count.
     The consumer's own loop variable holds a tensor until the next one has arrived: that is not
-    counted as holding it longer than its own step.
+    counted as holding it longer than its own step. So a tensor that is used in the very next step,
+    and let go in it, is not seen to be held.
+
+    snapshot_nbytes: how many bytes of every held tensor are noted at every step.
     """
     trace = Trace()
-    return _recorded(iter(iterator), trace), trace
+    return _recorded(iter(iterator), trace, snapshot_nbytes), trace
 
 
 def digest(tensor: torch.Tensor) -> str:
@@ -72,21 +109,45 @@ def digest(tensor: torch.Tensor) -> str:
     return hashlib.blake2b(octets, digest_size=8).hexdigest()
 
 
+class _Held(NamedTuple):
+    """A yield and its storage, held weakly."""
+
+    step: Step
+    storage: StorageWeakRef
+    offset: int
+    nbytes: int
+
+    def look(self, now: int) -> bool:
+        """Notes that step `now` has seen it, and its bytes; False if nobody holds it."""
+        if self.storage.expired():
+            return False
+        if now == self.step.index + len(self.step.snapshots):
+            storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+            memory = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+            seen = memory[self.offset : self.offset + self.nbytes]
+            self.step.snapshots.append(seen.cpu().numpy().tobytes())
+            self.step.last_held = now
+        return True
+
+
 def _recorded(
-    iterator: Iterator[tuple[str, torch.Tensor]], trace: Trace
+    iterator: Iterator[tuple[str, torch.Tensor]], trace: Trace, snapshot_nbytes: int
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    alive: list[tuple[Step, StorageWeakRef]] = []
+    alive: list[_Held] = []
     while True:
-        alive = _still_held(alive, len(trace.steps) - 1)
+        now = len(trace.steps)
         try:
             name, tensor = next(iterator)
         except StopIteration:
             return
-        step = _step(len(trace.steps), name, tensor)
+        # the one before may be held by the consumer's loop variable only
+        alive = [held for held in alive if held.step.index == now - 1 or held.look(now)]
+        step = _step(now, name, tensor)
         trace.steps.append(step)
-        alive.append((step, StorageWeakRef(tensor.untyped_storage())))
+        alive.append(_held(step, tensor, snapshot_nbytes))
         yield name, tensor
         del tensor
+        alive = [held for held in alive if held.look(now)]
 
 
 def _step(index: int, name: str, tensor: torch.Tensor) -> Step:
@@ -98,14 +159,45 @@ def _step(index: int, name: str, tensor: torch.Tensor) -> Step:
         byte_span(tensor),
         digest(tensor),
         last_held=index,
+        snapshots=[],
     )
 
 
-def _still_held(
-    alive: list[tuple[Step, StorageWeakRef]], now: int
-) -> list[tuple[Step, StorageWeakRef]]:
-    """Drops the dead and notes, for the living, that step `now` has seen them."""
-    living = [(step, storage) for step, storage in alive if not storage.expired()]
-    for step, _ in living:
-        step.last_held = now
-    return living
+def _held(step: Step, tensor: torch.Tensor, snapshot_nbytes: int) -> _Held:
+    storage = tensor.untyped_storage()
+    offset = step.span.start - storage.data_ptr() if step.span.nbytes else 0
+    held = _Held(step, StorageWeakRef(storage), offset, min(snapshot_nbytes, step.span.nbytes))
+    held.look(step.index)
+    return held
+
+
+def _stale_from(step: Step, overwriter: Step | None) -> int | None:
+    times = [step.changed_at, overwriter.index if overwriter else None]
+    return min(
+        (time for time in times if time is not None and time <= step.last_held), default=None
+    )
+
+
+def _first_overwriters(steps: Sequence[Step]) -> list[Step | None]:
+    """For each step the first later one on its bytes: a sweep over who owns which bytes.
+
+    Until it is overwritten, a yield owns all of its bytes; so whoever first lies on one of them
+    takes it from that owner. Takes n log n searches for n steps.
+    """
+    found: list[Step | None] = [None] * len(steps)
+    owned: list[tuple[str, int, int, int]] = []  # device, start, stop, step; sorted, disjoint
+    for step in steps:
+        device, start, stop = step.span
+        if start == stop:
+            continue
+        low = bisect_right(owned, (device, start, start, len(steps)))
+        if low and owned[low - 1][0] == device and owned[low - 1][2] > start:
+            low -= 1
+        high = bisect_left(owned, (device, stop), low)
+        taken = owned[low:high]
+        for *_, victim in taken:
+            found[victim] = found[victim] or step
+        left = [(device, a, start, owner) for _, a, _, owner in taken[:1] if a < start]
+        right = [(device, stop, b, owner) for _, _, b, owner in taken[-1:] if b > stop]
+        owned[low:high] = [*left, (device, start, stop, step.index), *right]
+    return found

@@ -101,11 +101,75 @@ def test_misuse_is_exit_2(arguments: list[str]) -> None:
     assert casestudy(*arguments).returncode == 2
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["reproduce"], ["doctor"], ["lab"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["reproduce"], ["doctor"], ["lab"], ["show"]])
 def test_every_command_has_help(command: list[str]) -> None:
     done = casestudy(*command, "--help")
     assert done.returncode == 0
     assert "Usage: casestudy" in done.stdout
+
+
+def test_show_prints_a_table() -> None:
+    done = casestudy("show", "map", COLUMNS="120")
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+    for word in ("stale from", "overwritten by", "embed", "A+0x0", "scale (step 1)"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_show_writes_a_picture_file(tmp_path: Path, ending: str) -> None:
+    out = tmp_path / f"map.{ending}"
+    done = casestudy("show", "map", "--memory-limit", "1843", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert f"Wrote {out}: borrowed, a buffer of 1,843 bytes" in done.stdout
+    start = {"svg": b"<svg", "png": b"\x89PNG"}[ending]
+    assert out.read_bytes().startswith(start)
+
+
+def test_show_does_not_write_over_a_file_unless_it_is_told_to(tmp_path: Path) -> None:
+    out = tmp_path / "map.svg"
+    out.write_text("mine")
+    done = casestudy("show", "map", "--out", str(out))
+    assert done.returncode == 2
+    assert "map.svg exists; name another file, or add --force." in " ".join(done.stderr.split())
+    assert out.read_text() == "mine"
+    assert casestudy("show", "map", "--out", str(out), "--force").returncode == 0
+    assert out.read_text() != "mine"
+
+
+@pytest.mark.parametrize(("answer", "written"), [("n", False), ("y", True)])
+def test_show_asks_whoever_sits_at_a_terminal(tmp_path: Path, answer: str, written: bool) -> None:
+    out = tmp_path / "map.svg"
+    out.write_text("mine")
+    terminal, inside = os.openpty()
+    os.write(terminal, f"{answer}\n".encode())
+    done = subprocess.run(
+        [COMMAND, "show", "map", "--out", out], env=SHELL, stdin=inside, capture_output=True
+    )
+    assert b"Write over it?" in done.stdout
+    assert (done.returncode == 0) is written
+    assert (out.read_text() != "mine") is written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["map", "--out", "map.gif"], "map.gif ends in neither .svg nor .png"),
+        (["map", "--out", "no/such/map.svg"], "no/such/map.svg cannot be written (No such file"),
+        (["map", "nowhere.safetensors"], "nowhere.safetensors does not exist; check the path."),
+        (["map", "--memory-limit", "5"], "a memory limit of 5 bytes is smaller than the largest"),
+        (["bytes", "--tensor", "skale"], "there is no tensor skale; did you mean scale?"),
+        (["text", "."], ". holds no .safetensors file"),
+    ],
+)
+def test_what_cannot_be_shown_is_a_sentence_and_exit_2(
+    arguments: list[str], sentence: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [COMMAND, "show", *arguments], env=SHELL, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert sentence in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
 
 
 def test_doctor_is_well_here() -> None:
@@ -153,7 +217,10 @@ def test_run_writes_pages_and_says_how_it_went(
     assert "print" in page
     picture = re.search(r'<img alt="([^"]*)"[^>]* src="data:image/svg', page)
     assert picture
-    assert picture[1] == "Nothing. 0 tensors in 0 steps."
+    assert picture[1] == "Nothing. 0 tensors in 0 steps, 0 of them stale while held."
+    index = Path("build/index.html").read_text()
+    assert '<a href="00-one.html">' in index
+    assert index.count('<img alt="') == len(course.PICTURES)
 
 
 def test_run_twice_takes_its_own_folder_again(small_course: Path) -> None:

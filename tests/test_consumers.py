@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,16 @@ import torch
 
 from casestudy import course
 from casestudy.checkpoint import checkpoint_entries, dequantise, shard_paths
-from casestudy.consumers import CONSUMERS, FUSED, WK, collect, keeps_the_pair, wrong_parameters
+from casestudy.consumers import (
+    CONSUMERS,
+    FUSED,
+    WK,
+    Difference,
+    collect,
+    differences,
+    keeps_the_pair,
+    wrong_parameters,
+)
 from casestudy.errors import CheckpointError
 from casestudy.loaders import borrowed, cloned, plain
 from casestudy.reproduce import load, load_plain
@@ -105,3 +115,31 @@ def test_wrong_parameters_compares_bytes_not_values() -> None:
 def test_wrong_parameters_wants_the_same_names() -> None:
     with pytest.raises(ValueError, match="only one of the two holds b"):
         wrong_parameters({"a": torch.ones(1)}, {"a": torch.ones(1), "b": torch.ones(1)})
+
+
+def test_a_difference_is_relative_to_the_reference() -> None:
+    right = {
+        "a": torch.tensor([3.0, 4.0]),
+        "b": torch.ones(2),
+        "c": torch.ones(2),
+        "d": torch.ones(2),
+    }
+    loaded = {
+        "d": torch.ones(2),
+        "a": torch.tensor([3.0, 14.0]),
+        "b": torch.tensor([1.0, float("nan")]),
+        "c": torch.ones(3),
+    }
+    assert differences(loaded, right) == [
+        Difference("a", True, 2.0),
+        Difference("b", True, inf),
+        Difference("c", True, inf),
+        Difference("d", False, 0.0),
+    ]
+
+
+def test_a_difference_from_nothing_but_zeros_is_wrong_all_the_same() -> None:
+    (found,) = differences({"a": torch.ones(1)}, {"a": torch.zeros(1)})
+    assert found.wrong
+    (same,) = differences({"a": -torch.zeros(1)}, {"a": torch.zeros(1)})
+    assert (same.wrong, same.relative_error) == (True, 0.0)

@@ -22,8 +22,10 @@ from casestudy.loaders import (
     borrowed,
     cloned,
     plain,
+    requests,
     runai_safetensors_weights_iterator,
 )
+from casestudy.trace import record
 from tests.contract import small_test, strong_test
 
 OWNING = {name: loader for name, loader in LOADERS.items() if name != "borrowed"}
@@ -257,3 +259,33 @@ def test_a_file_without_tensors_is_named(tmp_path: Path) -> None:
 def _as_vllm_calls_it(path: Path, memory_limit: int) -> Weights:
     with loaders.memory_limit_set(memory_limit):
         yield from runai_safetensors_weights_iterator([str(path)], False)
+
+
+def test_requests_tell_when_the_buffer_is_filled_anew(lesson_file: Path) -> None:
+    """The planner's word against the bytes: what one request brought changes with the next."""
+    for limit in (0, 800, 1400, 1843, 2700, -1):
+        planned = requests(lesson_file, limit)
+        stream, trace = record(borrowed(lesson_file, memory_limit=limit))
+        kept = dict(stream)
+        assert [name for names in planned for name in names] == list(kept)
+        number = {name: i for i, names in enumerate(planned) for name in names}
+        for fate in trace.fates():
+            if fate.stale_from is not None:
+                arrives = trace.steps[fate.stale_from].name
+                assert number[arrives] > number[fate.step.name]
+                assert planned[number[arrives]][0] == arrives
+
+
+def test_requests_go_on_from_one_file_to_the_next(lesson_file: Path, equal_file: Path) -> None:
+    assert requests(lesson_file, 1843) == [["embed", "scale"], ["bias", "norm", "head"], ["weight"]]
+    both = requests([lesson_file, equal_file], 0)
+    assert both[0] == ["embed", "scale", "bias", "norm", "head", "weight"]
+    assert both[1:] == [[f"t{number}"] for number in range(10)]
+
+
+def test_requests_are_not_known_for_a_ring_of_slots(
+    lesson_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "lends_by_default", lambda: False)
+    with pytest.raises(StreamError, match=r"fills a ring of slots; requests are known up to 0\.16"):
+        requests(lesson_file, 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import lock
 import pytest
 import train_checkpoint
-from refresh_pictures import DRAWERS, PICTURES
+from refresh_pictures import DRAWERS
 
 from casestudy import course
 from casestudy.checkpoint import read_layout, shard_paths
@@ -78,9 +78,12 @@ def test_the_lock_is_made_from_all_requirements() -> None:
 
 
 def test_every_picture_of_the_readme_has_a_drawer() -> None:
-    assert {path.name for path in PICTURES.iterdir()} == DRAWERS.keys()
+    assert [path.stem for path in course.PICTURES] == list(DRAWERS)
+    assert {path.name for path in course.PICTURES[0].parent.iterdir()} == {
+        path.name for path in course.PICTURES
+    }
     readme = (course.ROOT / "README.md").read_text()
-    assert all(f"docs/pictures/{name}" in readme for name in DRAWERS)
+    assert all(f"docs/pictures/{name}.svg" in readme for name in DRAWERS)
 
 
 def test_the_index_maps_every_tensor_to_its_shard() -> None:
@@ -91,3 +94,15 @@ def test_the_index_maps_every_tensor_to_its_shard() -> None:
         for entry in read_layout(path)
     }
     assert index["weight_map"] == there
+
+
+def test_without_its_programs_the_browser_set_up_says_what_to_install(
+    tmp_path: Path,
+) -> None:
+    script = course.ROOT / "tools" / "install_browser.py"
+    done = subprocess.run(
+        [sys.executable, script], env={"PATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "sudo apt-get install chromium npm" in done.stderr
+    assert "Traceback" not in done.stderr

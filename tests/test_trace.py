@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from casestudy.loaders import borrowed, cloned, plain
@@ -64,7 +66,7 @@ def test_a_hold_ends_when_it_is_let_go(equal_file: Path) -> None:
             kept[name] = tensor
         if number == 6:
             kept.clear()
-    assert [step.last_held - step.index for step in trace.steps] == [0, 0, 3, 0, 0, 0, 0, 0, 0, 0]
+    assert [step.last_held - step.index for step in trace.steps] == [0, 0, 4, 0, 0, 0, 0, 0, 0, 0]
     assert [step.index for step in trace.stale()] == [2]
 
 
@@ -80,6 +82,72 @@ def test_the_overwriters_are_those_on_the_same_bytes_in_order(lesson_file: Path)
         "bias": ["weight"],
         "norm": ["weight"],
     }
+
+
+def test_a_fate_tells_the_first_overwriter_and_since_when(lesson_file: Path) -> None:
+    stream, trace = record(borrowed(lesson_file, memory_limit=1843))
+    kept = dict(stream)
+    assert len(kept) == 6
+    assert [
+        (fate.step.name, fate.overwriter and fate.overwriter.name, fate.stale_from)
+        for fate in trace.fates()
+    ] == [
+        ("embed", "bias", 2),
+        ("scale", "norm", 2),  # the request that brings `bias` brings `norm` as well
+        ("bias", "weight", 5),
+        ("norm", "weight", 5),
+        ("head", None, None),
+        ("weight", None, None),
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 12), st.booleans()), min_size=1, max_size=30
+    )
+)
+def test_the_first_overwriter_is_the_first_of_all(spans: list[tuple[int, int, bool]]) -> None:
+    memories = (torch.zeros(64, dtype=torch.uint8), torch.zeros(64, dtype=torch.uint8))
+    lent = [
+        (f"t{number}", memories[other][start : start + size])
+        for number, (start, size, other) in enumerate(spans)
+    ]
+    stream, trace = record(lent)
+    for _ in stream:
+        pass
+    for fate in trace.fates():
+        overwriters = trace.overwriters(fate.step)
+        assert fate.overwriter is (overwriters[0] if overwriters else None)
+
+
+def test_snapshots_are_what_the_bytes_were_at_each_step_while_held(lesson_file: Path) -> None:
+    right = dict(plain(lesson_file))
+    stream, trace = record(borrowed(lesson_file, memory_limit=0), snapshot_nbytes=32)
+    kept = []
+    for number, (_, tensor) in enumerate(stream):
+        if number == 1:
+            kept.append(tensor)
+        if number == 4:
+            kept.clear()
+    scale = trace.steps[1]
+    names = ["scale", "bias", "norm", "head"]
+    assert scale.snapshots == [
+        bytes(right[name].flatten().view(torch.uint8)[:32].tolist()) for name in names
+    ]
+    assert (scale.last_held, scale.changed_at) == (4, 2)
+    assert [len(step.snapshots) for step in trace.steps] == [1, 4, 1, 1, 1, 1]
+
+
+def test_bytes_that_change_without_an_overwriter_are_stale(equal_file: Path) -> None:
+    """As when a loader poisons what it has lent."""
+    tensors = {name: tensor.clone() for name, tensor in plain(equal_file)}
+    stream, trace = record(tensors.items())
+    for number, (_, _) in enumerate(stream):
+        if number == 4:
+            tensors["t1"].zero_()
+    assert [(f.step.name, f.overwriter, f.stale_from) for f in trace.fates() if f.stale_from] == [
+        ("t1", None, 5)
+    ]
 
 
 def test_copies_are_never_stale(lesson_file: Path) -> None:

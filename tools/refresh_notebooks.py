@@ -25,8 +25,15 @@ def canonical(notebook: NotebookNode) -> str:
         kept = ("casestudy", "tags")
         cell.metadata = {key: cell.metadata[key] for key in kept if key in cell.metadata}
         if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if not _is_stderr(output)]
+            cell.outputs = [_stored(output) for output in cell.outputs if not _is_stderr(output)]
     return str(nbformat.writes(notebook)) + "\n"
+
+
+def _stored(output: NotebookNode) -> NotebookNode:
+    """Pictures as images only: a code host may show HTML in their place, stripped of the image."""
+    if "image/svg+xml" in output.get("data", {}):
+        output.data.pop("text/html", None)
+    return output
 
 
 def _is_stderr(output: NotebookNode) -> bool:

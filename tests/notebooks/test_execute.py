@@ -7,8 +7,19 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
+from refresh_notebooks import canonical
 
 from casestudy.notebooks import course_notebooks, differing_cells, execute
+
+WIDGET_CELL = """
+import torch
+from casestudy import record
+from casestudy.widgets import StreamPlayer
+
+stream, trace = record([("one", torch.ones(4))])
+kept = dict(stream)
+StreamPlayer(trace, "Nothing changes")
+"""
 
 
 @pytest.mark.parametrize("path", course_notebooks(), ids=lambda path: path.stem)
@@ -37,3 +48,16 @@ def test_an_error_is_a_verdict_with_its_place(tmp_path: Path) -> None:
 def _printing(text: str, *tags: str) -> nbformat.NotebookNode:
     output = new_output("stream", name="stdout", text=text)
     return new_notebook(cells=[new_code_cell("x", outputs=[output], metadata={"tags": [*tags]})])
+
+
+def test_a_widget_leaves_its_static_picture_and_no_state(tmp_path: Path) -> None:
+    path = tmp_path / "widget.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell(WIDGET_CELL)]), path)
+    run = execute(path)
+    assert run.error == ""
+    (output,) = run.notebook.cells[0].outputs
+    assert set(output.data) == {"text/plain", "text/html", "image/svg+xml", "image/png"}
+    assert output.data["text/plain"].lstrip().startswith("Nothing")
+    assert "widgets" not in run.notebook.metadata
+    stored = nbformat.reads(canonical(run.notebook), as_version=4)
+    assert set(stored.cells[0].outputs[0].data) == {"text/plain", "image/svg+xml", "image/png"}

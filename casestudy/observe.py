@@ -1,0 +1,115 @@
+"""One load, watched: what was yielded and when, what came out of it, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from casestudy.checkpoint import checkpoint_entries, shard_paths
+from casestudy.consumers import (
+    FUSED,
+    Consumer,
+    Difference,
+    Parameters,
+    collect,
+    differences,
+    keeps_the_pair,
+)
+from casestudy.loaders import LOADERS, plain
+from casestudy.trace import Trace, record
+
+SLIDER_STEPS = 24
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Files and the consumer that fills parameters from them.
+
+    directory: the checkpoint's, if the files are a model's.
+    """
+
+    paths: Sequence[Path]
+    consumer: Consumer
+    directory: Path | None = None
+
+    @cached_property
+    def reference(self) -> Parameters:
+        """What the consumer makes of the files by safetensors alone."""
+        return self.consumer(plain(self.paths), list(self.paths))
+
+    @cached_property
+    def largest(self) -> int:
+        """Bytes of the largest tensor: the smallest buffer that works."""
+        return max(entry.nbytes for entry in checkpoint_entries(self.paths))
+
+    def limits(self) -> list[int]:
+        """Memory limits worth a look: 0, evenly up to everything, and -1."""
+        total = sum(entry.nbytes for entry in checkpoint_entries(self.paths))
+        stride = max((total - self.largest) // SLIDER_STEPS, 1)
+        return [0, *range(self.largest + stride, total, stride), -1]
+
+    def spell(self, memory_limit: int) -> str:
+        """The buffer that a memory limit makes, in bytes and in tensors as large as the largest."""
+        if memory_limit == -1:
+            return "any size, room for everything"
+        if memory_limit == 0:
+            return f"{self.largest:,} bytes, room for the largest tensor"
+        return f"{memory_limit:,} bytes, {memory_limit / self.largest:.1f} times the largest tensor"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One load of a subject. `memory_limit` in bytes, as the loaders take it."""
+
+    subject: Subject
+    loader: str
+    memory_limit: int
+    trace: Trace
+    parameters: Parameters
+    differences: list[Difference]
+
+    @property
+    def wrong(self) -> list[str]:
+        """Sorted names of the parameters that are not the reference's."""
+        return [each.name for each in self.differences if each.wrong]
+
+    @property
+    def telling(self) -> list[Difference]:
+        """The fused parameters, if there are any, and whatever else is wrong; else all."""
+        chosen = [each for each in self.differences if each.wrong or each.name.endswith(FUSED)]
+        fused = any(each.name.endswith(FUSED) for each in self.differences)
+        return chosen if fused else self.differences
+
+    @property
+    def verdict(self) -> str:
+        """How many parameters are wrong, and which, in a sentence."""
+        names = ": " + ", ".join(self.wrong) if self.wrong else ""
+        return (
+            f"{self.loader}, a buffer of {self.subject.spell(self.memory_limit)}: "
+            f"{len(self.wrong)} of {len(self.differences)} parameters wrong{names}."
+        )
+
+
+def subject(target: str | Path) -> Subject:
+    """A checkpoint folder for the incident's consumer, or one file whose tensors are all kept.
+
+    Raises `CheckpointError` if the folder is no checkpoint.
+    """
+    target = Path(target)
+    if target.is_dir():
+        return Subject(shard_paths(target), keeps_the_pair, target)
+    return Subject([target], collect)
+
+
+def observe(subject: Subject, loader: str, memory_limit: int) -> Observation:
+    """Loads the subject through `LOADERS[loader]` and compares with safetensors alone.
+
+    Raises as `Loader` and `Consumer` do.
+    """
+    paths = list(subject.paths)
+    stream, trace = record(LOADERS[loader](paths, memory_limit=memory_limit))
+    parameters = subject.consumer(stream, paths)
+    found = differences(parameters, subject.reference)
+    return Observation(subject, loader, memory_limit, trace, parameters, found)
