@@ -28,7 +28,10 @@ MOST = 256  # bytes
 HARD_SPACE = "\u00a0"
 MARGIN, LEAD = 0.2, 0.7  # inches: left of everything, left of the bytes
 HTML_LINE, HTML_LETTERS = 16, 6  # bytes a line, letters a value
-HTML_TABLE = 'style="font-family: monospace; border-collapse: collapse; margin: 0 0 8px"'
+HTML_TABLE = (
+    'style="font-family: monospace; line-height: 1.4; white-space: nowrap; '
+    'border-collapse: collapse; margin: 0 0 8px"'
+)
 HTML_CAPTION = 'style="text-align: left; font-weight: bold"'
 HTML_MARK = (
     f'style="background: {PALE}; color: {BLACK}; font-weight: bold; '

@@ -57,7 +57,7 @@ def checkpoint_strip(
     """
     cuts = _cuts(layout, requests or ())
     pairs = _pairs(layout, cuts)
-    figure = new_figure(width=12, height=6.2 if pairs else 3.8)
+    figure = new_figure(width=9.5, height=5.4 if pairs else 3.6)
     to_scale, by_column = figure.subplots(2, 1)
     edges = [(entry.start / 1024, entry.stop / 1024) for entry in layout]
     columns = [(number + 0.5, number + 1.5) for number in range(len(layout))]

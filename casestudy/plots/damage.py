@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROW, TALLEST = 0.4, 4.5  # inches: a parameter, all of them
 LABEL_ROOM = 0.2  # inches
-NAME_LETTERS = 52
+NAME_LETTERS = 44
 BESIDE: dict[str, Any] = {
     "xytext": (8, 0),
     "textcoords": "offset points",
@@ -46,7 +46,7 @@ def damage(
     """
     row = min(ROW, TALLEST / max(len(differences), 1))
     bars = max(row * len(differences), ROW)
-    figure = new_figure(width=12, height=bars + 1.6 + (3.2 if told else 0))
+    figure = new_figure(width=9.5, height=bars + 1.6 + (3.2 if told else 0))
     if told:
         chart, below = figure.subplots(2, 1, height_ratios=[bars, 2.4])
         draw_losses(below, told)
@@ -79,7 +79,7 @@ def _label_errors(
 ) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_xlim(left, right + (right - left) * 0.16)
+    axes.set_xlim(left, right + (right - left) * 0.3)
     axes.set_ylim(len(differences) - 0.4, -0.6)
     stride = max(1, round(LABEL_ROOM / row))
     shown = range(0, len(differences), stride)

@@ -57,7 +57,7 @@ def storage_map(
     loads = {load: _bars(tensors) for load, tensors in held.items()}
     lanes = max((bar.lane for bars in loads.values() for bar in bars), default=1)
     lane = min(LANE, TALLEST / lanes)
-    figure = new_figure(width=12, height=lanes * lane + 1.9)
+    figure = new_figure(width=9.5, height=lanes * lane + 1.9)
     panels = figure.subplots(1, len(loads), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (load, bars) in zip(panels, loads.items(), strict=True):
         _draw_bars(axes, bars)

@@ -34,7 +34,7 @@ FEW = 14  # rows or steps that can each have a name
 ROW = 0.36  # inches
 TALLEST = 5.0  # inches of rows, when there are many
 LABEL_ROOM = 0.2  # inches between labels
-NAME_LETTERS = 36
+NAME_LETTERS = 30
 HELD: dict[str, Any] = {"color": BLUE}
 INSIDE: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "bbox": PAPER}
 COLUMNS = ("step", "tensor", "dtype", "place", "bytes", "held to", "stale from", "overwritten by")
@@ -103,7 +103,7 @@ def stream_map(trace: Trace, title: str = "Who lies where, and for how long") ->
     fates = trace.fates()
     found = places(step.span for step in trace.steps)
     rows = _rows(fates, found)
-    figure = new_figure(width=12, height=sum(row.height for row in rows) + 1.8)
+    figure = new_figure(width=9.5, height=sum(row.height for row in rows) + 1.8)
     where, when = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2.4])
     _draw_places(where, rows)
     _draw_lives(when, rows)

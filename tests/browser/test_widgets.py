@@ -16,6 +16,17 @@ from tests.browser.notebook_page import NotebookPage
 PLAYER, SLIDER, SWITCH = "StreamPlayer(", "slider = MemoryLimitSlider(", "LoaderSwitch("
 TITLE = "Memory limit 0, step by step"
 SHOWN_MS = 20_000
+IN_THE_MIDDLE = """async each => {
+    let still = 0;
+    for (let tries = 0; tries < 300 && still < 20; ++tries) {
+        each.scrollIntoView({ block: 'center' });
+        await new Promise(requestAnimationFrame);
+        const { top, height } = each.getBoundingClientRect();
+        const middle = top + height / 2;
+        still = height && middle > 0 && middle < window.innerHeight ? still + 1 : 0;
+    }
+    return still === 20;
+}"""
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +57,7 @@ def test_the_slider_loads_anew_and_shows_what_the_module_computes(
     for position in (9, len(lesson.limits()) - 1):
         output.get_by_role("slider").fill(str(position))
         _shows(output, observe(lesson, "borrowed", lesson.limits()[position]))
+    _look_at(output.locator("img").first)
     aliasing.screenshot("slider")
 
 
@@ -66,6 +78,7 @@ def test_the_player_steps_back_and_plays(aliasing: NotebookPage, lesson: Subject
     output.get_by_role("combobox", name="Bytes of").select_option("scale")
     grid = byte_view(trace.steps[1], len(trace.steps) - 1).grid()
     expect(output.locator("caption").last).to_have_text(_captions(grid)[-1])
+    _look_at(output.locator("img").first)
     aliasing.screenshot("player")
 
 
@@ -95,7 +108,7 @@ def test_in_both_themes_the_widgets_can_be_read(aliasing: NotebookPage) -> None:
     for theme in ("Light", "Dark"):
         aliasing.theme(theme)
         for name, source in (("player", PLAYER), ("slider", SLIDER)):
-            aliasing.output_of(source).scroll_into_view_if_needed()
+            _look_at(aliasing.output_of(source).locator("img").first)
             pictures.append(aliasing.screenshot(f"{name}-{theme.lower()}").read_bytes())
         assert aliasing.axe(".jp-OutputArea-output") == []
     assert len(set(pictures)) == 4
@@ -110,6 +123,7 @@ def test_the_switch_shows_the_fix(page: NotebookPage, lesson: Subject) -> None:
         output.get_by_role("combobox", name="Loader").select_option(loader)
         seen = observe(lesson, loader, 0)
         expect(output.get_by_role("status")).to_have_text(seen.verdict, timeout=SHOWN_MS)
+    _look_at(output.locator("img").first)
     page.screenshot("switch")
     assert page.axe(".jp-OutputArea-output") == []
 
@@ -126,6 +140,7 @@ def test_the_model_writes_when_it_is_asked_to(page: NotebookPage) -> None:
     expect(told).to_be_visible(timeout=10 * SHOWN_MS)
     prompt = course.long_prompt()
     assert str(told.get_attribute("alt")).count(repr(course.continuation(prompt))) == 2
+    _look_at(told)
     page.screenshot("written")
     assert page.axe(".jp-OutputArea-output") == []
 
@@ -140,6 +155,11 @@ def _shows(output: Locator, seen: Observation) -> None:
 
 def _captions(grid: str) -> list[str]:
     return re.findall("<caption.*?>(.*?)</caption>", grid)
+
+
+def _look_at(target: Locator) -> None:
+    """Scrolls there; JupyterLab draws only what is in sight, so things move while it does."""
+    assert target.evaluate(IN_THE_MIDDLE), f"{target} does not come into sight"
 
 
 def _tab_to(page: NotebookPage, target: Locator) -> None:

@@ -120,7 +120,7 @@ def test_of_many_rows_those_with_a_stale_tensor_are_tall_and_named(broken: Obser
     picture = stream_map(broken.trace)
     labels = [label.get_text() for label in picture.figure.axes[0].get_yticklabels()]
     named = sorted(label.split(":")[0] for label in labels if ":" in label)
-    assert named == [f"m.l.{layer}.s.indexer.wk.weight_scale_inv" for layer in range(4)]
+    assert named == [f"m.l.{layer}.s.i.wk.weight_scale_inv" for layer in range(4)]
     written = {text.get_text().strip() for text in picture.steps.texts if text.get_text().strip()}
     assert len(written) == 3  # two layers have the same overwriter
     assert "lm_head.weight" in written
