@@ -19,7 +19,12 @@ function slider(model, name) {
   input.addEventListener("input", () => {
     spoken.textContent = model.get("options")[input.value];
   });
-  input.addEventListener("change", () => choose(model, Number(input.value)));
+  let waiting = null;
+  const patience = model.get("kind") === "player" ? 0 : 200; // ms; keys held down are one move
+  input.addEventListener("change", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => choose(model, Number(input.value)), patience);
+  });
   input.setAttribute("aria-label", name);
   return [[input, spoken], show];
 }

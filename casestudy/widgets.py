@@ -107,6 +107,7 @@ class _Loads(Shown):
         raise NotImplementedError
 
     def _load(self) -> None:
+        self.verdict.value = _said("Loading.")
         try:
             self._show(self._observe())
         except CaseStudyError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_the_player_steps_back_and_plays(aliasing: NotebookPage, lesson: Subject
     for button, step in (("Step", 1), ("Step", 2), ("Back", 1)):
         output.get_by_role("button", name=button).click()
         expect(output.get_by_role("status")).to_have_text(drawn.moment(step))
-        expect(output.locator("img")).to_have_attribute("alt", f"{TITLE}. {drawn.moment(step)}")
+        _shows_image(output.locator("img"), drawn.html_at(step))
         captions = _captions(byte_view(trace.steps[0], step).grid())
         expect(output.locator("caption")).to_have_text(captions)
     output.get_by_role("button", name="Play").click()
@@ -148,9 +149,16 @@ def test_the_model_writes_when_it_is_asked_to(page: NotebookPage) -> None:
 def _shows(output: Locator, seen: Observation) -> None:
     """The sentence, the damage and the map of one load."""
     expect(output.get_by_role("status")).to_have_text(seen.verdict, timeout=SHOWN_MS)
-    alts = [damage(seen.telling).alt, stream_map(seen.trace).alt]
-    for image, alt in zip(output.locator("img").all(), alts, strict=True):
-        expect(image).to_have_attribute("alt", alt)
+    drawn = [damage(seen.telling), stream_map(seen.trace)]
+    for image, picture in zip(output.locator("img").all(), drawn, strict=True):
+        _shows_image(image, picture.html())
+
+
+def _shows_image(image: Locator, html: str) -> None:
+    """The picture itself and its alt text, to the letter."""
+    for attribute in ("alt", "src"):
+        (value,) = re.findall(f'{attribute}="(.*?)"', html, re.DOTALL)
+        expect(image).to_have_attribute(attribute, unescape(value))
 
 
 def _captions(grid: str) -> list[str]:
