@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -179,25 +179,21 @@ def _stale_from(step: Step, overwriter: Step | None) -> int | None:
 
 
 def _first_overwriters(steps: Sequence[Step]) -> list[Step | None]:
-    """For each step the first later one on its bytes: a sweep over who owns which bytes.
+    """For each step the first later one on its bytes: a sweep over who still owns all of its own.
 
-    Until it is overwritten, a yield owns all of its bytes; so whoever first lies on one of them
-    takes it from that owner. Takes n log n searches for n steps.
+    Whoever is overwritten once owns nothing any more, so those who do never overlap.
     """
     found: list[Step | None] = [None] * len(steps)
-    owned: list[tuple[str, int, int, int]] = []  # device, start, stop, step; sorted, disjoint
+    owners: list[tuple[str, int, int, int]] = []  # device, start, stop, step; sorted
     for step in steps:
         device, start, stop = step.span
         if start == stop:
             continue
-        low = bisect_right(owned, (device, start, start, len(steps)))
-        if low and owned[low - 1][0] == device and owned[low - 1][2] > start:
+        low = bisect_left(owners, (device, start))
+        if low and owners[low - 1][0] == device and owners[low - 1][2] > start:
             low -= 1
-        high = bisect_left(owned, (device, stop), low)
-        taken = owned[low:high]
-        for *_, victim in taken:
-            found[victim] = found[victim] or step
-        left = [(device, a, start, owner) for _, a, _, owner in taken[:1] if a < start]
-        right = [(device, stop, b, owner) for _, _, b, owner in taken[-1:] if b > stop]
-        owned[low:high] = [*left, (device, start, stop, step.index), *right]
+        high = bisect_left(owners, (device, stop), low)
+        for *_, victim in owners[low:high]:
+            found[victim] = step
+        owners[low:high] = [(device, start, stop, step.index)]
     return found

@@ -138,6 +138,18 @@ def test_snapshots_are_what_the_bytes_were_at_each_step_while_held(lesson_file: 
     assert [len(step.snapshots) for step in trace.steps] == [1, 4, 1, 1, 1, 1]
 
 
+def test_snapshots_of_slices_of_one_storage_are_of_the_slice() -> None:
+    memory = torch.arange(12, dtype=torch.uint8)
+    stream, trace = record([("a", memory[:4]), ("b", memory[4:8]), ("c", memory[8:])])
+    kept = dict(stream)
+    assert len(kept) == 3
+    assert [step.snapshots[-1] for step in trace.steps] == [
+        bytes(range(4)),
+        bytes(range(4, 8)),
+        bytes(range(8, 12)),
+    ]
+
+
 def test_bytes_that_change_without_an_overwriter_are_stale(equal_file: Path) -> None:
     """As when a loader poisons what it has lent."""
     tensors = {name: tensor.clone() for name, tensor in plain(equal_file)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -121,6 +122,8 @@ def test_of_many_rows_those_with_a_stale_tensor_are_tall_and_named(broken: Obser
     labels = [label.get_text() for label in picture.figure.axes[0].get_yticklabels()]
     named = sorted(label.split(":")[0] for label in labels if ":" in label)
     assert named == [f"m.l.{layer}.s.i.wk.weight_scale_inv" for layer in range(4)]
+    places = [label for label in labels if re.fullmatch(r"A\+0x[0-9a-f]+, [0-9,]+ B", label)]
+    assert len(places) == len(labels) - 4 > 10
     written = {text.get_text().strip() for text in picture.steps.texts if text.get_text().strip()}
     assert len(written) == 3  # two layers have the same overwriter
     assert "lm_head.weight" in written
@@ -143,6 +146,7 @@ def test_an_empty_trace_can_be_drawn() -> None:
 
 
 def test_up_to_a_step_the_future_is_behind_a_curtain(drawn: StreamMap) -> None:
+    assert drawn.moment(2) == ("Step 2: bias arrives. Held and its own: bias. Stale: embed, scale.")
     assert drawn.moment(3) == (
         "Step 3: norm arrives. Held and its own: bias, norm. Stale: embed, scale."
     )
