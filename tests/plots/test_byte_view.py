@@ -57,6 +57,13 @@ def test_later_the_overwriters_bytes_are_there_and_marked(
         assert [float(value) for value in values] == pytest.approx(list(wanted), rel=1e-3)
 
 
+def test_every_changed_byte_is_underlined(steps: dict[str, Step]) -> None:
+    picture = byte_view(steps["embed"])
+    lines = "".join(text.get_text() for text in picture.figure.axes[0].texts)
+    changed = sum(len(_read(picture, moment)[2]) for moment in range(3))
+    assert lines.count("_") == 2 * changed > 100
+
+
 def test_the_words_count_the_changes(steps: dict[str, Step]) -> None:
     picture = byte_view(steps["embed"], title="Embed")
     assert picture.alt.startswith("Embed. embed, float32, 64 of its 768 bytes. yielded, step 0: ")

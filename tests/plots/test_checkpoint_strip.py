@@ -74,6 +74,24 @@ def test_the_halves_of_a_pair_are_never_neighbours(model: Subject) -> None:
     assert f"{wk}: its scale is tensor 2, it is tensor 63, 498,352 bytes" in picture.alt
 
 
+@pytest.mark.parametrize(
+    ("requests_made", "cuts"),
+    [
+        ([["w_scale_inv", "x", "w"]], 0),
+        ([["w_scale_inv"], ["x", "w"]], 1),
+        ([["w_scale_inv", "x"], ["w"]], 1),
+        ([["w_scale_inv"], ["x"], ["w"]], 2),
+    ],
+)
+def test_cuts_are_counted_from_half_to_half(requests_made: list[list[str]], cuts: int) -> None:
+    layout = [
+        TensorEntry("w_scale_inv", torch.float32, (1,), 8, 12),
+        TensorEntry("x", torch.bfloat16, (2,), 12, 16),
+        TensorEntry("w", torch.float8_e4m3fn, (4,), 16, 20),
+    ]
+    assert checkpoint_strip(layout, requests_made).rows == [("w", "1", "3", "4", str(cuts))]
+
+
 def test_a_cut_stands_where_a_request_ends(model: Subject) -> None:
     layout = read_layout(SHARD)
     picture = checkpoint_strip(layout, requests(model.paths, 0))
