@@ -281,6 +281,7 @@ def test_requests_go_on_from_one_file_to_the_next(lesson_file: Path, equal_file:
     both = requests([lesson_file, equal_file], 0)
     assert both[0] == ["embed", "scale", "bias", "norm", "head", "weight"]
     assert both[1:] == [[f"t{number}"] for number in range(10)]
+    assert requests([lesson_file, equal_file], -1) == [[name for names in both for name in names]]
 
 
 def test_requests_are_not_known_for_a_ring_of_slots(

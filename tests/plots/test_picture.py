@@ -76,6 +76,7 @@ def test_the_table_says_every_cell_in_full(picture: Picture) -> None:
         for cell in row:
             assert all(word in lines for word in cell.split())
     assert max(map(len, picture.text(100).splitlines())) <= 100
+    assert picture.text(60).count("…") == picture.title.count("…")  # folded, not cut off
 
 
 def test_every_axis_with_numbers_says_what_they_count(picture: Picture) -> None:

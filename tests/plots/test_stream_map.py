@@ -139,6 +139,12 @@ def test_many_stale_tensors_are_all_in_the_table() -> None:
     assert sorted(own) == [(step, step + 1) for step in range(40)]
 
 
+def test_a_name_is_written_as_it_is() -> None:
+    picture = stream_map(trace_of_many(2, "$a_b$ <&>"))
+    assert "$a_b$ &lt;&amp;&gt;.0: A+0x0, 256 B" in picture.svg()
+    assert "$a_b$ <&>.0, 256 bytes" in picture.alt
+
+
 def test_an_empty_trace_can_be_drawn() -> None:
     stream, trace = record([])
     assert list(stream) == []
