@@ -120,13 +120,12 @@ def label(spans: Iterable[ByteSpan]) -> list[str]:
 
 
 def end_to_end(found: Sequence[Place]) -> list[int]:
-    """Where each place lies, in bytes, when its regions are put next to each other with gaps."""
+    """Where each place lies, in bytes, when its regions are put next to each other."""
     sizes = {place.letter: place.region_nbytes for place in found}
-    gap = sum(sizes.values()) // 50
     bases, base = {}, 0
     for letter, size in sizes.items():
         bases[letter] = base
-        base += size + gap
+        base += size
     return [bases[place.letter] + place.offset for place in found]
 
 

@@ -18,6 +18,8 @@ from casestudy.errors import CheckpointError
 
 INDEX_NAME = "model.safetensors.index.json"
 SCALE_SUFFIX = "_scale_inv"
+HEADER_LENGTH = 8  # bytes in front of a header that tell its length
+LONGEST_HEADER = 100_000_000  # bytes; safetensors reads no longer one
 FP8_MAX = torch.finfo(torch.float8_e4m3fn).max
 
 DTYPES = {
@@ -152,9 +154,13 @@ def _spread(scale_inv: torch.Tensor, block: int, rows: int) -> torch.Tensor:
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:
     try:
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path} is not a file; give a .safetensors file.")
         with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > path.stat().st_size - 8:
+            (length,) = struct.unpack("<Q", file.read(HEADER_LENGTH))
+            if length > LONGEST_HEADER:
+                raise _not_safetensors(path, "it does not begin with the length of a header")
+            if length > path.stat().st_size - HEADER_LENGTH:
                 raise CheckpointError(f"{path} is cut off inside its header; fetch it again.")
             header = json.loads(file.read(length))
     except FileNotFoundError:
@@ -165,10 +171,14 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
         raise _not_safetensors(path, "its header cannot be read") from None
     if not isinstance(header, dict):
         raise _not_safetensors(path, "its header is not a table")
-    return header, 8 + length
+    return header, HEADER_LENGTH + length
 
 
 def _entry(path: Path, name: str, fields: dict[str, Any], data_start: int) -> TensorEntry:
+    if isinstance(fields, dict) and fields.get("dtype", "F32") not in DTYPES:
+        raise CheckpointError(
+            f"{path} holds {name!r} in the dtype {fields['dtype']}, which is not known here."
+        )
     try:
         (start, stop), shape = fields["data_offsets"], tuple(fields["shape"])
         dtype = DTYPES[fields["dtype"]]

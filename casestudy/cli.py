@@ -142,7 +142,8 @@ def show(
 ) -> None:
     """Load, and show what the bytes did: as a table, or as a picture file.
 
-    Of a folder the incident's consumer fills a model's parameters; of a file every tensor is kept.
+    Of a checkpoint folder with indexer.wk pairs the incident's consumer fills the parameters, and
+    keeps nothing but those pairs; of any other folder, and of a file, every tensor is kept.
     """
     from casestudy.gallery import Wish, draw
     from casestudy.plots.picture import check_ending
@@ -157,7 +158,7 @@ def show(
     if out is None:
         console.print(Text(drawn.text(console.width)), soft_wrap=True)
     else:
-        console.print(Text(f"Wrote {out}: {drawn.alt}"), soft_wrap=True)
+        console.print(Text(f"Wrote {out}: {drawn.title}"), soft_wrap=True)
 
 
 @app.command()

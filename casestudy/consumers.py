@@ -100,7 +100,8 @@ class Difference(NamedTuple):
 
     wrong: whether any byte differs.
     relative_error: the norm of the difference over the norm of the reference; 0.0 if no byte
-        differs, infinite if the parameter holds an infinity or NaN, or has another shape.
+        differs, infinite if the parameter holds an infinity or NaN, if it has another shape, or if
+        the reference is all zeros.
     """
 
     name: str
@@ -183,8 +184,10 @@ def _difference(name: str, loaded: torch.Tensor, reference: torch.Tensor) -> Dif
         return Difference(name, False, 0.0)
     if loaded.shape != reference.shape:
         return Difference(name, True, inf)
-    wrong, right = (tensor.detach().cpu().double() for tensor in (loaded, reference))
-    error = float((wrong - right).norm() / right.norm().clamp_min(torch.finfo(torch.double).tiny))
+    wide = torch.complex128 if reference.is_complex() else torch.double
+    wrong, right = (tensor.detach().cpu().to(wide) for tensor in (loaded, reference))
+    off, size = float((wrong - right).norm()), float(right.norm())
+    error = off / size if size else (inf if off else 0.0)
     return Difference(name, True, error if error < inf else inf)
 
 

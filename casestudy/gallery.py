@@ -57,7 +57,7 @@ def draw(picture: str, wish: Wish) -> Picture:
 
 def _map(wish: Wish) -> Picture:
     seen = _observe(wish)
-    return stream_map(seen.trace, _title(seen))
+    return stream_map(seen.trace, seen.summary)
 
 
 def _storage(wish: Wish) -> Picture:
@@ -71,7 +71,7 @@ def _storage(wish: Wish) -> Picture:
 def _bytes(wish: Wish) -> Picture:
     seen = _observe(wish)
     step = _find(seen.trace, wish.tensor)
-    return byte_view(step, title=f"The first bytes of {step.name}")
+    return byte_view(step)
 
 
 def _strip(wish: Wish) -> Picture:
@@ -88,7 +88,7 @@ def _is_scale(entry: TensorEntry) -> bool:
 
 def _damage(wish: Wish) -> Picture:
     seen = _observe(wish)
-    return damage(seen.telling, title=_title(seen))
+    return damage(seen.telling, title=seen.summary)
 
 
 def _text(wish: Wish) -> Picture:
@@ -123,15 +123,14 @@ def _observe(wish: Wish) -> Observation:
     return observe(_subject(wish), wish.loader, wish.memory_limit)
 
 
-def _title(seen: Observation) -> str:
-    return f"{seen.loader}, a buffer of {seen.subject.spell(seen.memory_limit)}"
-
-
 def _find(trace: Trace, tensor: str | None) -> Step:
     steps = {step.name: step for step in trace.steps}
     if tensor is None:
         return next(iter(trace.stale()), trace.steps[0])
     if tensor not in steps:
-        near = get_close_matches(tensor, steps, n=3) or list(steps)[:3]
-        raise CaseStudyError(f"there is no tensor {tensor}; did you mean {' or '.join(near)}?")
+        near = get_close_matches(tensor, steps, n=3)
+        hint = f"there is {next(iter(steps))}, for one."
+        if near:
+            hint = f"did you mean {' or '.join(near)}?"
+        raise CaseStudyError(f"there is no tensor {tensor}; {hint}")
     return steps[tensor]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
@@ -18,7 +18,7 @@ from typing import Protocol
 
 import torch
 
-from casestudy.checkpoint import TensorEntry, read_layout
+from casestudy.checkpoint import HEADER_LENGTH, TensorEntry, read_layout
 from casestudy.errors import StreamError
 
 _ENVIRONMENT = RLock()
@@ -65,18 +65,19 @@ def borrowed(
 ) -> Weights:
     """Yields the streamer's views: each is valid until the iterator advances. See `Loader`."""
     files = _files(paths)
-    entries = _local_entries(files)
-    _check_limit(memory_limit, entries)
+    layouts = _local_layouts(files)
+    _check_limit(memory_limit, layouts)
+    total = sum(map(len, layouts.values()))
     seen = 0
     for name, tensor in _with_progress(
-        _stream(files, memory_limit, device, distributed), len(entries) or None, progress
+        _stream(files, memory_limit, device, distributed), total or None, progress
     ):
         seen += 1
         yield name, tensor
         del tensor  # a lent view must not live on in here
-    if seen < len(entries):
+    if seen < total:
         raise StreamError(
-            f"the streamer delivered only {seen} of the {len(entries)} tensors of "
+            f"the streamer delivered only {seen} of the {total} tensors of "
             f"{', '.join(files)}; do not use what was loaded."
         )
 
@@ -142,15 +143,17 @@ def requests(paths: Paths, memory_limit: int | None = None) -> list[list[str]]:
     )
 
     files = _files(paths)
-    entries = {file: read_layout(file) for file in files}
-    _check_limit(memory_limit, [entry for layout in entries.values() for entry in layout])
+    if not all(map(_is_local, files)):
+        raise StreamError(f"{', '.join(files)}: requests are planned for local files only.")
+    layouts = _local_layouts(files)
+    _check_limit(memory_limit, layouts)
     chunks = [
         FileChunks(file, file, 0, [entry.nbytes for entry in layout])
-        for file, layout in entries.items()
+        for file, layout in layouts.items()
     ]
-    with memory_limit_set(memory_limit):
+    with _named_errors(files), memory_limit_set(memory_limit):
         planner = FilesRequestsIteratorWithBuffer.with_memory_mode(chunks)
-    names = {file: iter([entry.name for entry in layout]) for file, layout in entries.items()}
+    names = {file: iter([entry.name for entry in layout]) for file, layout in layouts.items()}
     found = []
     while request := planner.next_request():
         found.append([next(names[part.path]) for part in request.files for _ in part.chunks])
@@ -230,28 +233,42 @@ def _is_local(file: str) -> bool:
     return "://" not in file
 
 
-def _local_entries(files: list[str]) -> list[TensorEntry]:
+def _local_layouts(files: list[str]) -> dict[str, list[TensorEntry]]:
     """The headers of local files, checked; object storage is left to the streamer."""
     layouts = {file: read_layout(file) for file in files if _is_local(file)}
     for file, layout in layouts.items():
         if not layout:
             raise StreamError(f"{file} holds no tensors; leave it out.")
-    return [entry for layout in layouts.values() for entry in layout]
+    return layouts
 
 
-def _check_limit(memory_limit: int | None, entries: list[TensorEntry]) -> None:
-    largest = max(entries, key=lambda entry: entry.nbytes, default=None)
-    if memory_limit is None or memory_limit in (0, -1) or largest is None:
+def smallest_limit(layouts: Mapping[str, list[TensorEntry]]) -> int:
+    """The smallest positive memory limit, in bytes, that the streamer takes for local files.
+
+    It reads their headers through the same buffer, so it needs room for the longest one as well.
+    """
+    largest = max((entry.nbytes for layout in layouts.values() for entry in layout), default=0)
+    return max([largest, *(layout[0].start - HEADER_LENGTH for layout in layouts.values())])
+
+
+def _check_limit(memory_limit: int | None, layouts: Mapping[str, list[TensorEntry]]) -> None:
+    if memory_limit is None or memory_limit in (0, -1) or not layouts:
         return
     if memory_limit < -1:
         raise StreamError(
             f"a memory limit of {memory_limit} bytes makes no sense; "
             f"use -1 for no limit, 0 for the smallest buffer that works, or a size."
         )
-    if memory_limit < largest.nbytes:
+    least = smallest_limit(layouts)
+    if memory_limit < least:
+        entries = [entry for layout in layouts.values() for entry in layout]
+        largest = max(entries, key=lambda entry: entry.nbytes)
+        what = f"the largest tensor, {largest.name}"
+        if largest.nbytes < least:
+            longest = max(layouts, key=lambda file: layouts[file][0].start)
+            what = f"the header of {longest}, which is read through the same buffer,"
         raise StreamError(
-            f"a memory limit of {memory_limit} bytes is smaller than the largest tensor, "
-            f"{largest.name} with {largest.nbytes} bytes; "
+            f"a memory limit of {memory_limit} bytes is smaller than {what} with {least} bytes; "
             f"use at least that, 0 for the smallest buffer that works, or -1 for no limit."
         )
 

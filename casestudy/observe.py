@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from casestudy.checkpoint import checkpoint_entries, shard_paths
+from casestudy.checkpoint import checkpoint_entries, read_layout, shard_paths
 from casestudy.consumers import (
     FUSED,
+    WK,
     Consumer,
     Difference,
     Parameters,
@@ -17,7 +18,8 @@ from casestudy.consumers import (
     differences,
     keeps_the_pair,
 )
-from casestudy.loaders import LOADERS, plain
+from casestudy.errors import CaseStudyError, CheckpointError
+from casestudy.loaders import LOADERS, plain, smallest_limit
 from casestudy.trace import Trace, record
 
 SLIDER_STEPS = 24
@@ -41,17 +43,27 @@ class Subject:
 
     @cached_property
     def largest(self) -> int:
-        """Bytes of the largest tensor: the smallest buffer that works."""
-        return max(entry.nbytes for entry in checkpoint_entries(self.paths))
+        """Bytes of the largest tensor: what a memory limit of 0 gives room for.
+
+        Raises `CheckpointError` if there is no tensor with a byte in it.
+        """
+        largest = max((entry.nbytes for entry in checkpoint_entries(self.paths)), default=0)
+        if not largest:
+            raise CheckpointError(f"{', '.join(map(str, self.paths))}: there are no bytes to load.")
+        return largest
 
     def limits(self) -> list[int]:
         """Memory limits worth a look: 0, evenly up to everything, and -1."""
+        layouts = {str(path): read_layout(path) for path in self.paths}
+        least = max(self.largest, smallest_limit(layouts))
         total = sum(entry.nbytes for entry in checkpoint_entries(self.paths))
-        stride = max((total - self.largest) // SLIDER_STEPS, 1)
-        return [0, *range(self.largest + stride, total, stride), -1]
+        stride = max((total - least) // SLIDER_STEPS, 1)
+        return [0, *range(least + stride, total, stride), -1]
 
-    def spell(self, memory_limit: int) -> str:
+    def spell(self, memory_limit: int | None) -> str:
         """The buffer that a memory limit makes, in bytes and in tensors as large as the largest."""
+        if memory_limit is None:
+            return "the streamer's own size"
         if memory_limit == -1:
             return "any size, room for everything"
         if memory_limit == 0:
@@ -65,7 +77,7 @@ class Observation:
 
     subject: Subject
     loader: str
-    memory_limit: int
+    memory_limit: int | None
     trace: Trace
     parameters: Parameters
     differences: list[Difference]
@@ -83,31 +95,42 @@ class Observation:
         return chosen if fused else self.differences
 
     @property
-    def verdict(self) -> str:
-        """How many parameters are wrong, and which, in a sentence."""
-        names = ": " + ", ".join(self.wrong) if self.wrong else ""
+    def summary(self) -> str:
+        """Loader, buffer, and how many parameters are wrong."""
+        buffer = self.subject.spell(self.memory_limit)
         return (
-            f"{self.loader}, a buffer of {self.subject.spell(self.memory_limit)}: "
-            f"{len(self.wrong)} of {len(self.differences)} parameters wrong{names}."
+            f"{self.loader}, a buffer of {buffer}: "
+            f"{len(self.wrong)} of {len(self.differences)} parameters wrong"
         )
+
+    @property
+    def verdict(self) -> str:
+        """The summary and which parameters are wrong, in a sentence."""
+        names = ": " + ", ".join(self.wrong) if self.wrong else ""
+        return f"{self.summary}{names}."
 
 
 def subject(target: str | Path) -> Subject:
-    """A checkpoint folder for the incident's consumer, or one file whose tensors are all kept.
+    """A checkpoint folder with `indexer.wk` pairs for the incident's consumer; else all is kept.
 
-    Raises `CheckpointError` if the folder is no checkpoint.
+    Raises `CheckpointError` if `target` is neither a checkpoint folder nor a file.
     """
     target = Path(target)
-    if target.is_dir():
-        return Subject(shard_paths(target), keeps_the_pair, target)
-    return Subject([target], collect)
+    if not target.is_dir():
+        return Subject([target], collect)
+    paths = shard_paths(target)
+    if any(entry.name.endswith(WK) for entry in checkpoint_entries(paths)):
+        return Subject(paths, keeps_the_pair, target)
+    return Subject(paths, collect)
 
 
-def observe(subject: Subject, loader: str, memory_limit: int) -> Observation:
+def observe(subject: Subject, loader: str, memory_limit: int | None) -> Observation:
     """Loads the subject through `LOADERS[loader]` and compares with safetensors alone.
 
-    Raises as `Loader` and `Consumer` do.
+    Raises as `Loader` and `Consumer` do, and `CaseStudyError` for a loader that is not there.
     """
+    if loader not in LOADERS:
+        raise CaseStudyError(f"there is no loader {loader}; use {' or '.join(LOADERS)}.")
     paths = list(subject.paths)
     stream, trace = record(LOADERS[loader](paths, memory_limit=memory_limit))
     parameters = subject.consumer(stream, paths)

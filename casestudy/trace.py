@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from ctypes import string_at
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -61,8 +62,15 @@ class Trace:
     steps: list[Step] = field(default_factory=list)
 
     def overwriters(self, step: Step) -> list[Step]:
-        """The later yields that lie on `step`'s bytes, in order, whether or not anyone looks."""
-        return [later for later in self.steps[step.index + 1 :] if later.span.overlap(step.span)]
+        """The later yields that lie on `step`'s bytes, in order, whether or not anyone looks.
+
+        The same tensor yielded again, as tied weights are, overwrites nothing.
+        """
+        return [
+            later
+            for later in self.steps[step.index + 1 :]
+            if later.span.overlap(step.span) and not _is_the_same(later, step)
+        ]
 
     def fates(self) -> list[Fate]:
         """What became of each yield, in order.
@@ -90,7 +98,8 @@ def record(
     Holding is seen through the tensor's storage, so slices, `.numpy()` and `nn.Parameter` count.
     The consumer's own loop variable holds a tensor until the next one has arrived: that is not
     counted as holding it longer than its own step. So a tensor that is used in the very next step,
-    and let go in it, is not seen to be held.
+    and let go in it, is not seen to be held. Whoever holds the storage counts: a generator that
+    yields slices of a buffer of its own holds them all.
 
     snapshot_nbytes: how many bytes of every held tensor are noted at every step.
     """
@@ -122,12 +131,18 @@ class _Held(NamedTuple):
         if self.storage.expired():
             return False
         if now == self.step.index + len(self.step.snapshots):
-            storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
-            memory = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-            seen = memory[self.offset : self.offset + self.nbytes]
-            self.step.snapshots.append(seen.cpu().numpy().tobytes())
+            self.step.snapshots.append(self._read())
             self.step.last_held = now
         return True
+
+    def _read(self) -> bytes:
+        """The first bytes as they are now; the storage is held while they are read."""
+        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        if storage.device.type == "cpu":
+            return string_at(storage.data_ptr() + self.offset, self.nbytes)
+        memory = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        seen = memory[self.offset : self.offset + self.nbytes]
+        return seen.cpu().numpy().tobytes()
 
 
 def _recorded(
@@ -171,6 +186,10 @@ def _held(step: Step, tensor: torch.Tensor, snapshot_nbytes: int) -> _Held:
     return held
 
 
+def _is_the_same(later: Step, step: Step) -> bool:
+    return later.span == step.span and later.digest == step.digest
+
+
 def _stale_from(step: Step, overwriter: Step | None) -> int | None:
     times = [step.changed_at, overwriter.index if overwriter else None]
     return min(
@@ -184,7 +203,7 @@ def _first_overwriters(steps: Sequence[Step]) -> list[Step | None]:
     Whoever is overwritten once owns nothing any more, so those who do never overlap.
     """
     found: list[Step | None] = [None] * len(steps)
-    owners: list[tuple[str, int, int, int]] = []  # device, start, stop, step; sorted
+    owners: list[tuple[str, int, int, list[int]]] = []  # device, start, stop, steps; sorted
     for step in steps:
         device, start, stop = step.span
         if start == stop:
@@ -193,7 +212,10 @@ def _first_overwriters(steps: Sequence[Step]) -> list[Step | None]:
         if low and owners[low - 1][0] == device and owners[low - 1][2] > start:
             low -= 1
         high = bisect_left(owners, (device, stop), low)
-        for *_, victim in owners[low:high]:
-            found[victim] = step
-        owners[low:high] = [(device, start, stop, step.index)]
+        taken = [steps[victim] for *_, victims in owners[low:high] for victim in victims]
+        again = [victim.index for victim in taken if _is_the_same(step, victim)]
+        for victim in taken:
+            if victim.index not in again:
+                found[victim.index] = step
+        owners[low:high] = [(device, start, stop, [*again, step.index])]
     return found

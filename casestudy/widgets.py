@@ -52,9 +52,14 @@ class Shown(VBox):
 
 
 class StreamPlayer(Shown):
-    """Play, step and go back over a recorded trace; the map and the byte view follow."""
+    """Play, step and go back over a recorded trace; the map and the byte view follow.
+
+    Raises `CaseStudyError` if nothing has been recorded yet.
+    """
 
     def __init__(self, trace: Trace, title: str = "Who lies where, and for how long") -> None:
+        if not trace.steps:
+            raise CaseStudyError("the trace is empty; consume the recorded iterator first.")
         names = [step.name for step in trace.steps]
         last = len(names) - 1
         self.trace = trace
@@ -75,7 +80,7 @@ class StreamPlayer(Shown):
     @property
     def static(self) -> plots.Picture:
         """The map of the whole trace."""
-        return self.map
+        return plots.stream_map(self.trace, f"{self.map.title} (in JupyterLab: a player)")
 
     def _show(self) -> None:
         now, watched = self.step.index, self.trace.steps[self.watched.index]
@@ -85,7 +90,10 @@ class StreamPlayer(Shown):
 
 
 class _Loads(Shown):
-    """Loads for real whenever its control is moved; shows map, damage and, if asked, the text."""
+    """Loads for real whenever its control is moved; shows map, damage and, if asked, the text.
+
+    `subject`: from `observe.subject(path)`.
+    """
 
     def __init__(self, subject: Subject, control: Control) -> None:
         self.subject = subject
@@ -100,8 +108,9 @@ class _Loads(Shown):
 
     @property
     def static(self) -> plots.Picture:
-        """The map of the load that is shown."""
-        return self.map
+        """The damage of the load that is shown."""
+        title = f"{self.observation.summary} (in JupyterLab: to be moved)"
+        return plots.damage(self.observation.telling, title=title)
 
     def _observe(self) -> Observation:
         raise NotImplementedError
@@ -110,28 +119,33 @@ class _Loads(Shown):
         self.verdict.value = _said("Loading.")
         try:
             self._show(self._observe())
-        except CaseStudyError as error:
+        except (CaseStudyError, ValueError) as error:  # the file may be another one by now
             self.verdict.value = _said(str(error))
             for picture in (self.damage_shown, self.map_shown, self.text_shown):
                 picture.value = ""
 
     def _show(self, observation: Observation) -> None:
         self.observation = observation
-        self.map = plots.stream_map(observation.trace)
         self.verdict.value = _said(observation.verdict)
         self.damage_shown.value = plots.damage(observation.telling).html()
-        self.map_shown.value = self.map.html()
+        self.map_shown.value = plots.stream_map(observation.trace).html()
         self.text_shown.value = ""
 
     def _write(self) -> None:
         self.text_shown.value = _said("The model writes; this takes some seconds.")
+        try:
+            self.text_shown.value = self._told().html()
+        except CaseStudyError as error:
+            self.text_shown.value = _said(str(error))
+
+    def _told(self) -> plots.Picture:
         prompt = course.long_prompt()
         outcomes = {
             "loaded by safetensors": self._outcome(prompt, self.subject.reference),
             self.observation.loader: self._outcome(prompt, self.observation.parameters),
         }
         told = plots.Continuations(outcomes, len(prompt), course.index_topk())
-        self.text_shown.value = plots.text_comparison(told).html()
+        return plots.text_comparison(told)
 
     def _outcome(self, prompt: str, parameters: Parameters) -> Outcome:
         directory, reference = self.subject.directory, self.subject.reference
@@ -155,7 +169,7 @@ class MemoryLimitSlider(_Loads):
 class LoaderSwitch(_Loads):
     """Switches between the loaders at one memory limit; each switch loads the files again."""
 
-    def __init__(self, subject: Subject, memory_limit: int = 0) -> None:
+    def __init__(self, subject: Subject, memory_limit: int | None = 0) -> None:
         self.memory_limit = memory_limit
         super().__init__(subject, Control(kind="list", label="Loader", options=[*LOADERS]))
 

@@ -140,6 +140,12 @@ def test_a_difference_is_relative_to_the_reference() -> None:
 
 def test_a_difference_from_nothing_but_zeros_is_wrong_all_the_same() -> None:
     (found,) = differences({"a": torch.ones(1)}, {"a": torch.zeros(1)})
-    assert found.wrong
+    assert (found.wrong, found.relative_error) == (True, inf)
     (same,) = differences({"a": -torch.zeros(1)}, {"a": torch.zeros(1)})
     assert (same.wrong, same.relative_error) == (True, 0.0)
+
+
+def test_a_complex_difference_counts_its_imaginary_part() -> None:
+    loaded, right = {"a": torch.tensor([3 + 8j])}, {"a": torch.tensor([3 + 4j])}
+    (found,) = differences(loaded, right)
+    assert found.relative_error == pytest.approx(0.8)

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from casestudy import loaders
+from casestudy.checkpoint import read_layout
 from casestudy.consumers import wrong_parameters
 from casestudy.errors import CheckpointError, StreamError
 from casestudy.loaders import (
@@ -24,6 +25,7 @@ from casestudy.loaders import (
     plain,
     requests,
     runai_safetensors_weights_iterator,
+    smallest_limit,
 )
 from casestudy.trace import record
 from tests.contract import small_test, strong_test
@@ -290,3 +292,30 @@ def test_requests_are_not_known_for_a_ring_of_slots(
     monkeypatch.setattr(loaders, "lends_by_default", lambda: False)
     with pytest.raises(StreamError, match=r"fills a ring of slots; requests are known up to 0\.16"):
         requests(lesson_file, 0)
+
+
+def test_the_streamers_own_words_carry_the_path(
+    lesson_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(loaders.MEMORY_LIMIT_VARIABLE, "abc")
+    for ask in (lambda: next(borrowed(lesson_file)), lambda: requests(lesson_file)):
+        with pytest.raises(StreamError, match=str(lesson_file)):
+            ask()
+
+
+def test_the_smallest_limit_is_one_that_works(lesson_file: Path, tmp_path: Path) -> None:
+    """Also where the header, which comes through the same buffer, is longer than any tensor."""
+    many = tmp_path / "many.safetensors"
+    save_file({f"a_rather_long_name_{number}": torch.ones(2) for number in range(9)}, many)
+    for path in (lesson_file, many):
+        least = smallest_limit({str(path): read_layout(path)})
+        assert len(dict(borrowed(path, memory_limit=least))) == len(read_layout(path))
+        with pytest.raises(StreamError, match=f"with {least} bytes"):
+            next(borrowed(path, memory_limit=least - 1))
+        with pytest.raises(StreamError, match=f"with {least} bytes"):
+            requests(path, least - 1)
+
+
+def test_requests_are_planned_for_local_files() -> None:
+    with pytest.raises(StreamError, match=r"s3://a/b\.safetensors: requests are planned for local"):
+        requests("s3://a/b.safetensors")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from casestudy import course
 from casestudy.checkpoint import shard_paths
 from casestudy.consumers import FUSED, keeps_the_pair, wrong_parameters
-from casestudy.errors import CheckpointError
+from casestudy.errors import CaseStudyError, CheckpointError
 from casestudy.loaders import borrowed, plain
 from casestudy.observe import observe, subject
 
@@ -76,3 +78,35 @@ def test_a_limit_is_spelled_in_bytes_and_tensors(lesson_file: Path, limit: int, 
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"holds no \.safetensors file"):
         subject(tmp_path)
+
+
+def test_of_a_folder_without_such_pairs_everything_is_kept(equal_file: Path) -> None:
+    seen = observe(subject(equal_file.parent), "borrowed", 0)
+    assert len(seen.wrong) == 9
+    assert seen.subject.directory is None
+
+
+def test_every_limit_of_a_file_with_a_long_header_works(tmp_path: Path) -> None:
+    path = tmp_path / "many.safetensors"
+    save_file({f"a_rather_long_name_{number}": torch.ones(50) for number in range(9)}, path)
+    many = subject(path)
+    assert len(many.limits()) > 3
+    for limit in many.limits():
+        assert len(observe(many, "cloned", limit).differences) == 9
+
+
+def test_a_file_without_bytes_has_no_limits(tmp_path: Path) -> None:
+    path = tmp_path / "empty.safetensors"
+    save_file({"a": torch.zeros(0)}, path)
+    with pytest.raises(CheckpointError, match=r"empty\.safetensors: there are no bytes to load"):
+        subject(path).limits()
+
+
+def test_a_loader_that_is_not_there_is_named(lesson_file: Path) -> None:
+    with pytest.raises(CaseStudyError, match="no loader lent; use borrowed or cloned"):
+        observe(subject(lesson_file), "lent", 0)
+
+
+def test_the_streamers_own_limit_can_be_had(lesson_file: Path) -> None:
+    seen = observe(subject(lesson_file), "borrowed", None)
+    assert seen.verdict == "borrowed, a buffer of the streamer's own size: 0 of 6 parameters wrong."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +192,28 @@ def _trace_of_loop(path: Path, use: Callable[[torch.Tensor], None]) -> Trace:
     for _, tensor in stream:
         use(tensor)
     return trace
+
+
+def test_tied_weights_overwrite_nothing() -> None:
+    weight = torch.arange(8.0)
+    stream, trace = record([("embed", weight), ("other", torch.ones(8)), ("head", weight)])
+    kept = dict(stream)
+    assert len(kept) == 3
+    assert trace.stale() == []
+    assert trace.overwriters(trace.steps[0]) == []
+    assert [fate.overwriter for fate in trace.fates()] == [None] * 3
+
+
+def test_both_of_a_tied_pair_are_stale_once_someone_else_comes() -> None:
+    memory = torch.arange(8.0)
+
+    def lend() -> Iterator[tuple[str, torch.Tensor]]:
+        for name in ("embed", "head"):
+            yield name, torch.from_numpy(memory.numpy())
+        memory.zero_()
+        yield "last", torch.from_numpy(memory.numpy())
+
+    stream, trace = record(lend())
+    kept = dict(stream)
+    assert len(kept) == 3
+    assert [step.name for step in trace.stale()] == ["embed", "head"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from casestudy import course
+from casestudy.errors import CaseStudyError
 from casestudy.observe import Subject, observe, subject
 from casestudy.plots import byte_view, damage, stream_map
+from casestudy.trace import Trace
 from casestudy.widgets import LoaderSwitch, MemoryLimitSlider, Shown, StreamPlayer
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -87,7 +90,8 @@ def test_a_widget_carries_the_picture_that_stands_in_for_it(
 
 def test_the_player_carries_the_map_of_the_whole_trace(player: StreamPlayer) -> None:
     _check_bundle(player)
-    assert player.static.alt == stream_map(player.trace, "Lent").alt
+    title = "Lent (in JupyterLab: a player)"
+    assert player.static.alt == stream_map(player.trace, title).alt
 
 
 def test_a_checkpoint_that_breaks_meanwhile_is_told_in_the_widget(lesson_file: Path) -> None:
@@ -109,3 +113,26 @@ def _alt(html: str) -> str:
     found = re.search('alt="(.*?)"', html, re.DOTALL)
     assert found
     return found[1].replace("&#x27;", "'")
+
+
+def test_an_empty_trace_cannot_be_played() -> None:
+    with pytest.raises(CaseStudyError, match="consume the recorded iterator first"):
+        StreamPlayer(Trace())
+
+
+def test_another_file_of_that_name_is_told_in_the_widget(
+    lesson_file: Path, equal_file: Path
+) -> None:
+    slider = MemoryLimitSlider(subject(lesson_file))
+    lesson_file.write_bytes(equal_file.read_bytes())
+    slider.control.index = len(slider.limits) - 1
+    assert "only one of the two holds" in slider.verdict.value
+
+
+def test_a_model_that_cannot_be_built_is_told_in_the_widget(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(course.CHECKPOINT, folder)
+    switch = LoaderSwitch(subject(folder))
+    (folder / "config.json").unlink()
+    switch.write.click()
+    assert "config.json is missing" in switch.text_shown.value

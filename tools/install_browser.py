@@ -45,7 +45,7 @@ def fetch_axe() -> None:
     """One file out of the npm package; nothing of it is run here."""
     with tempfile.TemporaryDirectory() as directory:
         pack = ["npm", "pack", f"axe-core@{AXE_VERSION}", "--pack-destination", directory]
-        run([*pack, "--ignore-scripts"])
+        run([*pack, "--ignore-scripts", "--fetch-retries=0", "--fetch-timeout=60000"])
         with tarfile.open(next(Path(directory).glob("*.tgz"))) as package:
             member = package.extractfile(f"package/{AXE.name}")
             assert member, "a file, not a folder"

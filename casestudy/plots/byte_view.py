@@ -15,6 +15,7 @@ from casestudy.plots.picture import (
     PALE,
     VERMILION,
     Picture,
+    counted,
     drawn_in_style,
     new_figure,
     shorten,
@@ -37,7 +38,7 @@ HTML_MARK = (
     f'style="background: {PALE}; color: {BLACK}; font-weight: bold; '
     f'border-bottom: 2px solid {VERMILION}"'
 )
-COLUMNS = ("moment", "offset", "bytes (* changed)", "values")
+COLUMNS = ("step", "offset", "bytes (* changed)", "values")
 
 
 class Grid(NamedTuple):
@@ -207,8 +208,7 @@ def _heading(moment: Moment, first: bytes) -> str:
     if moment.octets is None:
         return f"{moment.heading}: not held"
     changed = sum(_changed(moment.octets, first))
-    note = f"{changed} of {len(first)} bytes changed" if changed else "its own bytes"
-    return f"{moment.heading}: {note}"
+    return f"{moment.heading}: {changed} of these {counted(len(first), 'byte')} changed"
 
 
 def _cells(
@@ -235,8 +235,9 @@ def _short(number: complex | float | bool, letters: int) -> str:
 def _table(moments: Sequence[Moment], first: bytes, dtype: torch.dtype) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for heading, octets in moments:
+        step = heading.rpartition(" ")[2]
         if octets is None:
-            rows.append((heading, "", "not held", ""))
+            rows.append((step, "", "not held", ""))
             continue
         words = [
             f"{octet:02x}" + "*" * mark
@@ -245,20 +246,19 @@ def _table(moments: Sequence[Moment], first: bytes, dtype: torch.dtype) -> list[
         for start in range(0, len(octets), 8):
             values = decode(octets[start : start + 8], dtype)
             rows.append(
-                (heading, f"+{start:#04x}", " ".join(words[start : start + 8]), " ".join(values))
+                (step, f"+{start:#04x}", " ".join(words[start : start + 8]), " ".join(values))
             )
     return rows
 
 
 def _describe(step: Step, moments: Sequence[Moment], first: bytes) -> str:
     dtype = str(step.dtype).removeprefix("torch.")
-    sentences = [f"{step.name}, {dtype}, {len(first)} of its {step.span.nbytes:,} bytes."]
+    sentences = [f"{step.name}, {dtype}, {len(first)} of its {counted(step.span.nbytes, 'byte')}."]
     for heading, octets in moments:
         if octets is None:
             sentences.append(f"{heading}: not held.")
             continue
         changed = sum(_changed(octets, first))
-        values = ", ".join(decode(octets, step.dtype)[:4])
-        state = f"{changed} bytes changed" if changed else "its own bytes"
-        sentences.append(f"{heading}: {state}; the first values are {values}.")
+        values = ", ".join(decode(octets, step.dtype)[:4]) or "none"
+        sentences.append(f"{heading}: {changed} changed; the first values are {values}.")
     return " ".join(sentences)

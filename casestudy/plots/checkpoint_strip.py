@@ -17,6 +17,7 @@ from casestudy.plots.picture import (
     WHITE,
     YELLOW,
     Picture,
+    counted,
     drawn_in_style,
     finish,
     new_figure,
@@ -55,17 +56,21 @@ def checkpoint_strip(
     one ends and the next begins there is a cut. An arc joins the halves of each pair, solid if
     they travel in different requests, else dotted.
     """
+    from matplotlib.ticker import MaxNLocator
+
     cuts = _cuts(layout, requests or ())
     pairs = _pairs(layout, cuts)
     figure = new_figure(width=9.5, height=5.4 if pairs else 3.6)
     to_scale, by_column = figure.subplots(2, 1)
-    edges = [(entry.start / 1024, entry.stop / 1024) for entry in layout]
+    unit, name = (1024, "KiB") if layout and layout[-1].stop > 8192 else (1, "bytes")
+    edges = [(entry.start / unit, entry.stop / unit) for entry in layout]
     columns = [(number + 0.5, number + 1.5) for number in range(len(layout))]
     for axes, places in ((to_scale, edges), (by_column, columns)):
         _draw_strip(axes, layout, places)
         _draw_pairs(axes, pairs, places)
         _draw_cuts(axes, cuts, places)
-    to_scale.set_xlabel("offset in the file, KiB")
+    to_scale.set_xlabel(f"offset in the file, {name}")
+    by_column.xaxis.set_major_locator(MaxNLocator(integer=True))
     by_column.set_xlabel("tensor, counted from the front of the file (not to scale)")
     _explain(figure, layout, pairs, cuts, known=requests is not None)
     finish(figure, title)
@@ -109,7 +114,7 @@ def _draw_strip(
             **look,
         )
     axes.set_ylim(-STRIP - 0.35, 0.15)
-    if places:
+    if places and places[0][0] < places[-1][1]:
         axes.set_xlim(places[0][0], places[-1][1])
     axes.set_yticks([])
     for side in ("left", "right", "top"):
@@ -136,7 +141,7 @@ def _draw_pairs(axes: Axes, pairs: Sequence[Pair], places: Sequence[tuple[float,
         return
     axes.set_ylim(top=ARCS + 0.1)
     middle = [(start + stop) / 2 for start, stop in places]
-    longest = max(abs(middle[pair.weight] - middle[pair.scale]) for pair in pairs)
+    longest = max(abs(middle[pair.weight] - middle[pair.scale]) for pair in pairs) or 1
     for pair in pairs:
         left, right = sorted((middle[pair.scale], middle[pair.weight]))
         height = 2 * ARCS * (right - left) / longest
@@ -152,7 +157,9 @@ def _line(pair: Pair) -> dict[str, Any]:
 
 def _draw_cuts(axes: Axes, cuts: Sequence[int], places: Sequence[tuple[float, float]]) -> None:
     for cut in cuts:
-        axes.plot([places[cut][0]] * 2, [-STRIP - 0.3, 0.12], color=BLACK, lw=2, ls="--")
+        ends = ([places[cut][0]] * 2, [-STRIP - 0.3, 0.12])
+        axes.plot(*ends, color=WHITE, lw=4, solid_capstyle="butt")  # seen on black as well
+        axes.plot(*ends, color=BLACK, lw=2, ls="--")
 
 
 def _explain(
@@ -212,13 +219,13 @@ def _describe(layout: Sequence[TensorEntry], pairs: Sequence[Pair], cuts: Sequen
     )
     split = [pair.name for pair in pairs if pair.cuts_between]
     sentences = [
-        f"{len(layout)} tensors in file order: {order or 'none'}.",
-        f"{len(pairs)} pairs of weight and scale, {len(cuts)} request cuts, "
-        f"{len(split)} pairs cut apart.",
+        f"{counted(len(layout), 'tensor')} in file order: {order or 'none'}.",
+        f"{counted(len(pairs), 'pair')} of weight and scale, {counted(len(cuts), 'request cut')}, "
+        f"{counted(len(split), 'pair')} cut apart.",
     ]
     sentences += [
         f"{pair.name}: its scale is tensor {pair.scale + 1}, it is tensor {pair.weight + 1}, "
-        f"{pair.bytes_between:,} bytes and {pair.cuts_between} cuts lie between."
+        f"{pair.bytes_between:,} bytes and {counted(pair.cuts_between, 'cut')} lie between."
         for pair in pairs
     ]
     return " ".join(sentences)

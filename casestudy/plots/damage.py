@@ -13,6 +13,7 @@ from casestudy.plots.picture import (
     SMALL,
     STALE,
     Picture,
+    counted,
     drawn_in_style,
     finish,
     new_figure,
@@ -65,8 +66,9 @@ def _draw_errors(axes: Axes, differences: Sequence[Difference], row: float) -> N
     for number, each in enumerate(differences):
         end = left
         if each.wrong:
-            end = log10(each.relative_error) if _is_finite_error(each) else right
-            axes.barh(number, end - left, left=left, height=0.6, **STALE)
+            end = _end(each, left, right)
+            width = 1 if row >= LABEL_ROOM else 0  # of thin bars one would see edges only
+            axes.barh(number, end - left, left=left, height=0.6, linewidth=width, **STALE)
         else:
             axes.plot(left, number, marker="o", color=BLUE, clip_on=False)
         if row >= LABEL_ROOM:
@@ -89,6 +91,12 @@ def _label_errors(
     axes.xaxis.set_major_formatter(lambda power, _: f"1e{power:+.0f}")
     axes.set_xlabel("relative error, ‖loaded - right‖ / ‖right‖ (a ratio, log scale)")
     axes.set_ylabel("parameter")
+
+
+def _end(difference: Difference, left: float, right: float) -> float:
+    if difference.relative_error == 0:  # other bytes, the same number: -0.0 for 0.0
+        return left
+    return log10(difference.relative_error) if _is_finite_error(difference) else right
 
 
 def _is_finite_error(difference: Difference) -> bool:
@@ -116,7 +124,7 @@ def _table(differences: Sequence[Difference], told: Continuations | None) -> lis
 
 def _describe(differences: Sequence[Difference], told: Continuations | None) -> str:
     wrong = [each for each in differences if each.wrong]
-    sentences = [f"{len(wrong)} of {len(differences)} parameters are wrong."]
+    sentences = [f"{len(wrong)} of the {counted(len(differences), 'parameter')} shown are wrong."]
     sentences += [f"{each.name} is {_verdict(each)}." for each in wrong]
     if told:
         sentences += [

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
+import warnings
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from html import escape, unescape
@@ -22,7 +25,7 @@ BLUE, VERMILION, YELLOW, BLACK = "#0072B2", "#D55E00", "#F0E442", "#000000"
 GREY, PALE, WHITE = "#767676", "#FDF1EA", "#FFFFFF"
 STALE: dict[str, Any] = {"facecolor": PALE, "edgecolor": VERMILION, "hatch": "///"}
 PAPER: dict[str, Any] = {"facecolor": WHITE, "edgecolor": "none", "pad": 1}
-SMALL = 9  # points
+SMALL = 10  # points
 LETTER_WIDTH = 0.62  # of the font size; generous for DejaVu Sans
 FEWEST_LETTERS = 8  # of a shortened name
 STYLE: dict[str, Any] = {
@@ -36,7 +39,8 @@ STYLE: dict[str, Any] = {
     "hatch.linewidth": 1.2,
 }
 SVG_WIDTH = 'style="max-width: 100%; height: auto"'
-TABLE_COLUMNS = 100  # letters in a line of a table
+TABLE_COLUMNS, NARROW = 100, 60  # letters in a line of a table; below that it becomes a list
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -68,7 +72,8 @@ class Picture:
         text = buffer.getvalue()
         head, tail = text[text.index("<svg") :].split(">", 1)
         described = f"<title>{escape(self.title)}</title><desc>{escape(self.alt)}</desc>"
-        return f'{head} {SVG_WIDTH} role="img" aria-label="{escape(self.alt)}">{described}{tail}'
+        whole = f'{head} {SVG_WIDTH} role="img" aria-label="{escape(self.alt)}">{described}{tail}'
+        return NOT_XML.sub("\ufffd", whole)
 
     def png(self) -> bytes:
         """The figure as PNG, 100 dots an inch."""
@@ -81,7 +86,11 @@ class Picture:
         return as_image(self.svg(), self.alt)
 
     def text(self, width: int = TABLE_COLUMNS) -> str:
-        """Title and table, in lines of at most `width` letters."""
+        """Title and table, in lines of at most `width` letters; a list where that is narrow."""
+        if width < NARROW:
+            pairs = (zip(self.columns, row, strict=True) for row in self.rows)
+            rows = ("\n".join(f"{heading}: {cell}" for heading, cell in row) for row in pairs)
+            return "\n\n".join([self.title, *rows])
         from rich import box
         from rich.console import Console
         from rich.table import Column, Table
@@ -97,16 +106,20 @@ class Picture:
         return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
     def save(self, path: str | Path) -> None:
-        """Writes an `.svg` or `.png` file, over one of that name.
+        """Writes an `.svg` or `.png` file, over one of that name, whole or not at all.
 
         Raises `CaseStudyError` for any other ending, and if the file cannot be written.
         """
         path = Path(path)
         check_ending(path)
-        data = self.svg().encode() if path.suffix == ".svg" else self.png()
+        data = self.png() if path.suffix.lower() == ".png" else self.svg().encode()
+        beside = path.with_name(f".{path.name}.part")
         try:
-            path.write_bytes(data)
+            beside.write_bytes(data)
+            beside.replace(path)
         except OSError as error:
+            with suppress(OSError):
+                beside.unlink()
             raise CaseStudyError(
                 f"{path} cannot be written ({error.strerror}); name another file."
             ) from None
@@ -122,7 +135,7 @@ class Picture:
 
 def check_ending(path: Path) -> None:
     """Raises `CaseStudyError` unless `path` ends in `.svg` or `.png`."""
-    if path.suffix not in (".svg", ".png"):
+    if path.suffix.lower() not in (".svg", ".png"):
         raise CaseStudyError(f"{path} ends in neither .svg nor .png; name a picture file.")
 
 
@@ -148,7 +161,8 @@ def drawn_in_style(
     def inside(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         from matplotlib import rc_context
 
-        with rc_context(STYLE):
+        with rc_context(STYLE), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # a box is drawn for it
             return draw(*args, **kwargs)
 
     return inside
@@ -177,12 +191,18 @@ def label_bytes(axes: Axes, where: str) -> None:
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 tensor`, `2 tensors`."""
+    return f"{number:,} {thing}" + "s" * (number != 1)
+
+
 def shorten(name: str, letters: int) -> str:
     """`name` in at most so many letters: `m.l.7.self_attn.indexer.wk.weight`, then a gap inside.
 
-    Parts are cut to their first letter from the front, numbers stay.
+    Parts are cut to their first letter from the front, numbers stay; what cannot be printed is
+    replaced.
     """
-    parts = name.split(".")
+    parts = "".join(each if each.isprintable() else "\ufffd" for each in name).split(".")
     for index, part in enumerate(parts[:-1]):
         if len(".".join(parts)) > letters and not part.isdigit():
             parts[index] = part[:1]
@@ -190,7 +210,8 @@ def shorten(name: str, letters: int) -> str:
     if len(short) <= letters:
         return short
     front = (letters - 1) * 2 // 5
-    return f"{short[:front]}…{short[len(short) - (letters - 1 - front) :]}"
+    beginning, end = short[:front], short[len(short) - (letters - 1 - front) :]
+    return f"{beginning.rstrip('.')}…{end.lstrip('.')}"
 
 
 def fitting(axes: Axes, words: str, width: float, fontsize: float = SMALL) -> str:

@@ -16,6 +16,7 @@ from casestudy.plots.picture import (
     STALE,
     WHITE,
     Picture,
+    counted,
     drawn_in_style,
     finish,
     fitting,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 LANE, TALLEST = 0.4, 4.5  # inches: a lane, all lanes
 LABEL_ROOM = 0.2  # inches
+OWN: dict[str, Any] = {"facecolor": BLUE, "edgecolor": WHITE}
+MANY = 60  # bars; their outlines would be all one sees
 COLUMNS = ("load", "tensor", "place", "bytes", "bytes shared with")
 
 
@@ -54,6 +57,8 @@ def storage_map(
     """
     from matplotlib.ticker import MaxNLocator
 
+    if not held:
+        raise ValueError("there is nothing to draw; give at least one set of held tensors.")
     loads = {load: _bars(tensors) for load, tensors in held.items()}
     lanes = max((bar.lane for bars in loads.values() for bar in bars), default=1)
     lane = min(LANE, TALLEST / lanes)
@@ -107,7 +112,7 @@ def _lanes(intervals: Sequence[tuple[int, int]]) -> list[int]:
 
 def _draw_bars(axes: Axes, bars: Sequence[Bar]) -> None:
     for style, chosen in (
-        ({"color": BLUE}, [bar for bar in bars if not bar.shared_with]),
+        (OWN, [bar for bar in bars if not bar.shared_with]),
         (STALE, [bar for bar in bars if bar.shared_with]),
     ):
         axes.barh(
@@ -115,6 +120,7 @@ def _draw_bars(axes: Axes, bars: Sequence[Bar]) -> None:
             [bar.nbytes for bar in chosen],
             left=[bar.offset for bar in chosen],
             height=0.7,
+            linewidth=1 if len(bars) <= MANY else 0,
             **style,
         )
 
@@ -134,7 +140,7 @@ def _name_bars(axes: Axes, bars: Sequence[Bar]) -> None:
 def _explain_bars(figure: Figure) -> None:
     from matplotlib.patches import Patch
 
-    patches = [Patch(color=BLUE, label="bytes of its own"), Patch(label="bytes overlap", **STALE)]
+    patches = [Patch(label="bytes of its own", **OWN), Patch(label="bytes overlap", **STALE)]
     figure.legend(handles=patches, loc="outside lower right", ncols=2, frameon=False, fontsize=10)
 
 
@@ -157,5 +163,5 @@ def _describe(loads: Mapping[str, Sequence[Bar]]) -> str:
     for load, bars in loads.items():
         names = ", ".join(bar.name for bar in bars if bar.shared_with)
         fate = f"These share bytes with others: {names}." if names else "None share a byte."
-        sentences.append(f"{load}: {len(bars)} tensors, {_summary(bars)}. {fate}")
+        sentences.append(f"{load}: {counted(len(bars), 'tensor')}, {_summary(bars)}. {fate}")
     return " ".join(sentences)

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from casestudy.aliasing import Place, end_to_end, places
 from casestudy.plots.picture import (
     BLUE,
+    GREY,
     PAPER,
     SMALL,
     STALE,
     WHITE,
     Picture,
     as_image,
+    counted,
     drawn_in_style,
     finish,
     fitting,
@@ -36,6 +38,7 @@ TALLEST = 5.0  # inches of rows, when there are many
 LABEL_ROOM = 0.2  # inches between labels
 NAME_LETTERS = 30
 HELD: dict[str, Any] = {"color": BLUE}
+PLACE: dict[str, Any] = {"color": GREY}
 INSIDE: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL, "bbox": PAPER}
 COLUMNS = ("step", "tensor", "dtype", "place", "bytes", "held to", "stale from", "overwritten by")
 
@@ -62,14 +65,15 @@ class StreamMap(Picture):
 
     def moment(self, step: int) -> str:
         """What is true at `step`, in a sentence or two."""
-        held = [
-            fate for fate in self.trace.fates() if fate.step.index <= step <= fate.step.last_held
-        ]
-        stale = [f.step.name for f in held if f.stale_from is not None and f.stale_from <= step]
-        own = [fate.step.name for fate in held if fate.step.name not in stale]
+        own: list[str] = []
+        stale: list[str] = []
+        for fate in self.trace.fates():
+            if fate.step.index <= step <= fate.step.last_held:
+                gone = fate.stale_from is not None and fate.stale_from <= step
+                (stale if gone else own).append(fate.step.name)
         return (
             f"Step {step}: {self.trace.steps[step].name} arrives. "
-            f"Held and its own: {_listed(own)}. Stale: {_listed(stale)}."
+            f"Held, with bytes of its own: {_listed(own)}. Held, but stale: {_listed(stale)}."
         )
 
     def html_at(self, step: int) -> str:
@@ -103,7 +107,7 @@ def stream_map(trace: Trace, title: str = "Who lies where, and for how long") ->
     fates = trace.fates()
     found = places(step.span for step in trace.steps)
     rows = _rows(fates, found)
-    figure = new_figure(width=9.5, height=sum(row.height for row in rows) + 1.8)
+    figure = new_figure(width=9.5, height=max(sum(row.height for row in rows), 1.0) + 1.8)
     where, when = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2.4])
     _draw_places(where, rows)
     _draw_lives(when, rows)
@@ -158,7 +162,7 @@ def _heights(lanes: Sequence[Sequence[Fate]]) -> list[float]:
 
 def _draw_places(axes: Axes, rows: Sequence[Row]) -> None:
     places = [(row.offset, row.offset + _nbytes(row.fates[0])) for row in rows]
-    _draw_bars(axes, [(row, *place) for row, place in zip(rows, places, strict=True)], HELD)
+    _draw_bars(axes, [(row, *place) for row, place in zip(rows, places, strict=True)], PLACE)
 
 
 def _draw_lives(axes: Axes, rows: Sequence[Row]) -> None:
@@ -217,7 +221,7 @@ def _range(row: Row) -> str:
 def _label_axes(where: Axes, when: Axes, rows: Sequence[Row], n_steps: int) -> None:
     several = len({row.place.letter for row in rows}) > 1
     label_bytes(where, "in regions, end to end" if several else "of the buffer")
-    where.set_ylabel("byte range: start, size in bytes")
+    where.set_ylabel("byte range")
     ends = [row.offset + _nbytes(row.fates[0]) for row in rows]
     where.set_xlim(0, 1.05 * max(ends, default=1))
     when.set_xlabel("iterator step")
@@ -230,9 +234,12 @@ def _label_axes(where: Axes, when: Axes, rows: Sequence[Row], n_steps: int) -> N
 def _explain_bars(figure: Figure) -> None:
     from matplotlib.patches import Patch
 
-    held, stale = "held, the bytes are its own", "held, but overwritten by the one named"
-    patches = [Patch(label=held, **HELD), Patch(label=stale, **STALE)]
-    figure.legend(handles=patches, loc="outside lower right", ncols=2, frameon=False, fontsize=10)
+    patches = [
+        Patch(label="where it lies", **PLACE),
+        Patch(label="held, the bytes are its own", **HELD),
+        Patch(label="held, but overwritten (by the one named)", **STALE),
+    ]
+    figure.legend(handles=patches, loc="outside lower right", ncols=3, frameon=False, fontsize=10)
 
 
 def _name_bars(axes: Axes, trace: Trace, rows: Sequence[Row]) -> None:
@@ -278,7 +285,7 @@ def _write_near(axes: Axes, row: Row, fate: Fate, start: int, stop: int, name: s
     if fitting(axes, name, stop - start) == name or max(before, after) < stop - start:
         _write(axes, row, start, stop, name)
         return
-    words = f" {fitting(axes, name, max(before, after))} "
+    words = f" by {fitting(axes, name, max(before, after))} "
     if after >= before:
         axes.text(stop, row.centre, words, **{**INSIDE, "ha": "left"})
     else:
@@ -310,7 +317,8 @@ def _describe(fates: Sequence[Fate], found: Sequence[Place]) -> str:
     stale = [fate for fate in fates if fate.stale_from is not None]
     told = fates if len(fates) <= FEW else stale
     sentences = [
-        f"{len(fates)} tensors in {len(fates)} steps, {len(stale)} of them stale while held."
+        f"{counted(len(fates), 'tensor')} in {counted(len(fates), 'step')}, "
+        f"{len(stale)} of them stale while held."
     ]
     for fate in told:
         step, overwriter, stale_from = fate

@@ -28,6 +28,8 @@ def text_comparison(told: Continuations, title: str = "The same prompt, continue
 
     The losses are those of the true continuation, so the texts need not be alike for them.
     """
+    if not told.outcomes:
+        raise ValueError("there is nothing to compare; give at least one outcome.")
     texts = {name: outcome.text for name, outcome in told.outcomes.items()}
     truth = next(iter(texts.values()))
     cuts = _line_cuts(truth)

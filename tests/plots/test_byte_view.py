@@ -67,14 +67,12 @@ def test_every_changed_byte_is_underlined(steps: dict[str, Step]) -> None:
 def test_the_words_count_the_changes(steps: dict[str, Step]) -> None:
     picture = byte_view(steps["embed"], title="Embed")
     assert picture.alt.startswith("Embed. embed, float32, 64 of its 768 bytes. yielded, step 0: ")
-    assert "yielded, step 0: its own bytes; the first values are -1.12584, " in picture.alt
+    assert "yielded, step 0: 0 changed; the first values are -1.12584, " in picture.alt
     later = sum(a != b for a, b in zip(*steps["embed"].snapshots[:2], strict=True))
-    assert f"one step later, step 1: {later} bytes changed; " in picture.alt
-    assert [row[0] for row in picture.rows[::8]] == [
-        "yielded, step 0",
-        "one step later, step 1",
-        "at the last use, step 5",
-    ]
+    assert f"one step later, step 1: {later} changed; " in picture.alt
+    assert [row[0] for row in picture.rows[::8]] == ["0", "1", "5"]
+    words = [text.get_text() for text in picture.figure.axes[0].texts]
+    assert f"one step later, step 1: {later} of these 64 bytes changed" in words
     assert sum(row[2].count("*") for row in picture.rows[8:16]) == later
 
 

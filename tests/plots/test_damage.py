@@ -45,7 +45,7 @@ def test_every_row_has_its_verdict_in_words() -> None:
 
 def test_the_words_name_what_is_wrong(broken: Observation, told: Continuations) -> None:
     picture = damage(broken.telling, told, "Damage")
-    assert picture.alt.startswith("Damage. 4 of 4 parameters are wrong. ")
+    assert picture.alt.startswith("Damage. 4 of the 4 parameters shown are wrong. ")
     for each in broken.telling:
         assert f"{each.name} is wrong, relative error {each.relative_error:.3g}." in picture.alt
     assert f"borrowed: {told.outcomes['borrowed'].loss:.2g} nats" in picture.alt
@@ -63,9 +63,14 @@ def test_the_losses_are_drawn_with_their_cliff(broken: Observation, told: Contin
 
 
 def test_nothing_to_compare_can_be_drawn() -> None:
-    assert "0 of 0 parameters are wrong" in damage([]).alt
+    assert "0 of the 0 parameters shown are wrong" in damage([]).alt
 
 
 def _bars(picture: Picture) -> list[Rectangle]:
     patches = picture.figure.axes[0].patches
     return [patch for patch in patches if isinstance(patch, Rectangle)]
+
+
+def test_other_bytes_of_the_same_number_have_no_bar() -> None:
+    (bar,) = _bars(damage([Difference("minus zero", True, 0.0)]))
+    assert bar.get_width() == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+import signal
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
@@ -19,8 +22,9 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from casestudy.errors import CaseStudyError
-from casestudy.plots import Picture
+from casestudy.plots import Picture, stream_map
 from casestudy.plots.picture import BLACK, BLUE, GREY, PALE, VERMILION, WHITE, YELLOW, shorten
+from tests.plots.conftest import trace_of_many
 
 SVG = "{http://www.w3.org/2000/svg}"
 OKABE_ITO = {"#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"}
@@ -156,7 +160,7 @@ def test_drawing_twice_gives_the_same_bytes(
         (60, "model.layers.7.self_attn.indexer.wk.weight_scale_inv"),
         (45, "m.l.7.self_attn.indexer.wk.weight_scale_inv"),
         (30, "m.l.7.s.i.wk.weight_scale_inv"),
-        (12, "m.l.…ale_inv"),
+        (12, "m.l…ale_inv"),
     ],
 )
 def test_a_short_name_keeps_its_layer_and_its_end(letters: int, short: str) -> None:
@@ -224,3 +228,37 @@ def _luminance(colour: str) -> float:
     channels = to_rgb(colour)
     linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
     return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_a_failed_save_leaves_the_old_file_and_nothing_else(
+    pictures: dict[str, Picture], tmp_path: Path
+) -> None:
+    path = tmp_path / "map.svg"
+    path.write_text("mine")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))  # as on a full disk
+    try:
+        with pytest.raises(CaseStudyError, match=r"map\.svg cannot be written"):
+            pictures["map"].save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    assert [each.name for each in tmp_path.iterdir()] == ["map.svg"]
+    assert path.read_text() == "mine"
+
+
+def test_in_a_narrow_terminal_the_table_is_a_list(pictures: dict[str, Picture]) -> None:
+    lines = pictures["map"].text(30).splitlines()
+    assert lines[0] == pictures["map"].title
+    assert "tensor: embed" in lines
+    assert lines.count("overwritten by: weight (step 5)") == 2
+
+
+@pytest.mark.parametrize("name", ["a\x01b", "a\nb", "a\ud800b", "\u05d0\u05d1", "\U0001f999"])
+def test_any_name_makes_a_picture_that_can_be_read(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        picture = stream_map(trace_of_many(3, name))
+        root = ElementTree.fromstring(picture.svg())
+    assert len(root) > 2

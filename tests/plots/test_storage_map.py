@@ -69,3 +69,16 @@ def _bars(picture: Picture, panel: int) -> dict[str, tuple[float, float, int, bo
         for bar in bars
         for lane in [round(bar.get_y() + bar.get_height() / 2)]
     }
+
+
+def test_of_many_tensors_every_bar_can_be_seen() -> None:
+    picture = storage_map({"many": {f"t{number}": torch.zeros(16) for number in range(300)}})
+    axes = picture.figure.axes[0]
+    low, high = axes.get_xlim()
+    assert high - low == pytest.approx(300 * 64, rel=0.15)
+    assert {patch.get_linewidth() for patch in axes.patches} == {0}
+
+
+def test_nothing_held_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="nothing to draw"):
+        storage_map({})

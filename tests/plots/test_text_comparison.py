@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from matplotlib.axes import Axes
 
 from casestudy.plots import Continuations, text_comparison
@@ -55,3 +56,8 @@ def _check_letters(panel: Axes, truth: str, broken: str) -> None:
     assert drawn[BLACK] == "".join(a for a, b in pairs if a == b and a != " ")
     assert drawn[VERMILION] == "".join(a for a, b in pairs if a != b and a != " ")
     assert len(drawn["_"]) == sum(a != b for a, b in pairs)
+
+
+def test_nothing_to_compare_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="nothing to compare"):
+        text_comparison(Continuations({}, 1, 1))
