@@ -17,6 +17,7 @@ from casestudy.plots.picture import (
     Picture,
     counted,
     drawn_in_style,
+    entitle,
     new_figure,
     shorten,
 )
@@ -99,7 +100,7 @@ def byte_view(step: Step, now: int | None = None, title: str | None = None) -> B
     axes.set_ylim(3 * lines, 0)
     for number, moment in enumerate(moments):
         _draw_moment(axes, number * lines, moment, first, step.dtype, grid)
-    figure.suptitle(title, fontweight="bold", y=1 - 0.1 / height, va="top")
+    entitle(figure, title, y=1 - 0.1 / height)
     alt = f"{title}. {_describe(step, moments, first)}"
     table = _table(moments, first, step.dtype)
     return ByteView(title, alt, figure, COLUMNS, table, moments, first, step.dtype)
@@ -108,9 +109,8 @@ def byte_view(step: Step, now: int | None = None, title: str | None = None) -> B
 def decode(octets: bytes, dtype: torch.dtype, letters: int = 8) -> list[str]:
     """What `octets` mean as `dtype`, a word of at most so many letters a value, if that can be.
 
-    Bytes of half a value are left out.
-
-    Of dtypes that torch cannot turn into numbers (packed ones) nothing is told.
+    Bytes of half a value are left out; of dtypes that torch cannot turn into numbers (packed ones)
+    nothing is told.
     """
     whole = len(octets) - len(octets) % dtype.itemsize
     if not whole:
@@ -148,16 +148,11 @@ def _draw_moment(
     marks = _changed(moment.octets, first)
     width = grid.letters * dtype.itemsize
     for number, start in enumerate(range(0, len(first), grid.line)):
-        line = top + 1.6 + 2 * number
-        part, marked = moment.octets[start : start + grid.line], marks[start : start + grid.line]
-        hexed = [f"{octet:02x}" for octet in part]
-        values = decode(part, dtype, width - 1)
-        wrong = [
-            any(marked[i * dtype.itemsize : (i + 1) * dtype.itemsize]) for i in range(len(values))
-        ]
+        line, stop = top + 1.6 + 2 * number, start + grid.line
+        octets, values = _cells(moment.octets[start:stop], marks[start:stop], dtype, width - 1)
         _write(axes, 0, line, f"+{start:#04x}", grid, color=GREY)
-        _draw_cells(axes, line, list(zip(hexed, marked, strict=True)), grid.letters, grid)
-        _draw_cells(axes, line + 0.9, list(zip(values, wrong, strict=False)), width, grid)
+        _draw_cells(axes, line, octets, grid.letters, grid)
+        _draw_cells(axes, line + 0.9, values, width, grid)
 
 
 def _draw_cells(

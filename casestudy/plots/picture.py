@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, wraps
 from html import escape, unescape
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from casestudy.errors import CaseStudyError
@@ -25,8 +26,8 @@ BLUE, VERMILION, YELLOW, BLACK = "#0072B2", "#D55E00", "#F0E442", "#000000"
 GREY, PALE, WHITE = "#767676", "#FDF1EA", "#FFFFFF"
 STALE: dict[str, Any] = {"facecolor": PALE, "edgecolor": VERMILION, "hatch": "///"}
 PAPER: dict[str, Any] = {"facecolor": WHITE, "edgecolor": "none", "pad": 1}
-SMALL = 10  # points
-LETTER_WIDTH = 0.62  # of the font size; generous for DejaVu Sans
+SMALL, TITLE = 10, 13  # points
+LETTER_WIDTH, BOLD_WIDTH = 0.62, 0.72  # of the font size; generous for DejaVu Sans
 FEWEST_LETTERS = 8  # of a shortened name
 STYLE: dict[str, Any] = {
     "svg.hashsalt": "casestudy",
@@ -78,7 +79,8 @@ class Picture:
     def png(self) -> bytes:
         """The figure as PNG, 100 dots an inch."""
         buffer = io.BytesIO()
-        self.figure.savefig(buffer, format="png", dpi=100, metadata={"Description": self.alt})
+        save = drawn_in_style(self.figure.savefig)
+        save(buffer, format="png", dpi=100, metadata={"Description": self.alt})
         return buffer.getvalue()
 
     def html(self) -> str:
@@ -177,9 +179,16 @@ def new_figure(width: float, height: float) -> Figure:
 
 def finish(figure: Figure, title: str) -> None:
     """Titles the figure and fixes its layout, so that every rendering of it is the same."""
-    figure.suptitle(title, fontweight="bold")
+    entitle(figure, title)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
+
+
+def entitle(figure: Figure, title: str, **place: float) -> None:
+    """The title over the figure, in as many lines as it needs."""
+    letters = int(figure.get_figwidth() * 72 / (TITLE * BOLD_WIDTH))
+    lines = "\n".join(wrap(title, letters))
+    figure.suptitle(lines, fontweight="bold", fontsize=TITLE, va="top", **place)
 
 
 def label_bytes(axes: Axes, where: str) -> None:

@@ -262,3 +262,13 @@ def test_any_name_makes_a_picture_that_can_be_read(name: str) -> None:
         picture = stream_map(trace_of_many(3, name))
         root = ElementTree.fromstring(picture.svg())
     assert len(root) > 2
+
+
+def test_a_long_title_has_several_lines() -> None:
+    title = "borrowed, a buffer of 98,304 bytes, room for the largest tensor: " * 3
+    picture = stream_map(trace_of_many(3), title)
+    test_nothing_is_cut_off_at_the_edge(picture)
+    test_no_label_lies_on_another(picture)
+    box = dict(_words(picture.figure))[picture.figure.get_suptitle()]
+    assert all(box.y0 >= axes.get_window_extent().y1 for axes in picture.figure.axes)
+    assert picture.figure.get_suptitle().split() == title.split()
