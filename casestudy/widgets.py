@@ -86,7 +86,7 @@ class StreamPlayer(Shown):
         now, watched = self.step.index, self.trace.steps[self.watched.index]
         self.moment.value = _said(self.map.moment(now))
         self.map_shown.value = self.map.html_at(now)
-        self.bytes_shown.value = plots.byte_view(watched, now).grid()
+        self.bytes_shown.value = plots.byte_grid(watched, now)
 
 
 class _Loads(Shown):

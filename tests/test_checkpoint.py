@@ -51,7 +51,7 @@ def test_a_missing_file_is_named() -> None:
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is not a file; give a \.safetensors file"):
+    with pytest.raises(CheckpointError, match=r"is not a file; give a \.safetensors file"):
         read_layout(tmp_path)
 
 

@@ -11,7 +11,7 @@ import pytest
 from casestudy import course
 from casestudy.errors import CaseStudyError
 from casestudy.observe import Subject, observe, subject
-from casestudy.plots import byte_view, damage, stream_map
+from casestudy.plots import byte_grid, damage, stream_map
 from casestudy.trace import Trace
 from casestudy.widgets import LoaderSwitch, MemoryLimitSlider, Shown, StreamPlayer
 
@@ -34,9 +34,9 @@ def test_the_player_follows_its_slider(player: StreamPlayer) -> None:
         player.step.index = step
         assert drawn.moment(step) in player.moment.value
         assert player.map_shown.value == drawn.html_at(step)
-        assert player.bytes_shown.value == byte_view(player.trace.steps[0], step).grid()
+        assert player.bytes_shown.value == byte_grid(player.trace.steps[0], step)
     player.watched.index = 2
-    assert player.bytes_shown.value == byte_view(player.trace.steps[2], 5).grid()
+    assert player.bytes_shown.value == byte_grid(player.trace.steps[2], 5)
 
 
 def test_the_player_has_a_turn_for_every_step_and_a_choice_for_every_tensor(

@@ -8,7 +8,7 @@ damage            which parameters are wrong and by how much, and what it costs
 text_comparison   what models wrote
 """
 
-from casestudy.plots.byte_view import byte_view
+from casestudy.plots.byte_view import byte_grid, byte_view
 from casestudy.plots.checkpoint_strip import checkpoint_strip
 from casestudy.plots.continuations import Continuations
 from casestudy.plots.damage import damage
@@ -20,6 +20,7 @@ from casestudy.plots.text_comparison import text_comparison
 __all__ = [
     "Continuations",
     "Picture",
+    "byte_grid",
     "byte_view",
     "checkpoint_strip",
     "damage",

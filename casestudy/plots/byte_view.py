@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,22 +62,8 @@ class Moment(NamedTuple):
     octets: bytes | None
 
 
-@dataclass(frozen=True)
-class ByteView(Picture):
-    """The picture of some bytes; as HTML it can be drawn anew at every step of a stream."""
-
-    moments: Sequence[Moment]
-    first: bytes
-    dtype: torch.dtype
-
-    def grid(self) -> str:
-        """The same grid as HTML tables: words, which a screen reader can walk through."""
-        tables = (_html_moment(moment, self.first, self.dtype) for moment in self.moments)
-        return f'<div style="overflow-x: auto">{"".join(tables)}</div>'
-
-
 @drawn_in_style
-def byte_view(step: Step, now: int | None = None, title: str | None = None) -> ByteView:
+def byte_view(step: Step, now: int | None = None, title: str | None = None) -> Picture:
     """The first bytes of a yielded tensor's memory: at the yield, a step later, and at step `now`.
 
     Without `now`: at the last step at which the tensor was held, the last at which it can have
@@ -102,8 +87,18 @@ def byte_view(step: Step, now: int | None = None, title: str | None = None) -> B
         _draw_moment(axes, number * lines, moment, first, step.dtype, grid)
     entitle(figure, title, y=1 - 0.1 / height)
     alt = f"{title}. {_describe(step, moments, first)}"
-    table = _table(moments, first, step.dtype)
-    return ByteView(title, alt, figure, COLUMNS, table, moments, first, step.dtype)
+    return Picture(title, alt, figure, COLUMNS, _table(moments, first, step.dtype))
+
+
+def byte_grid(step: Step, now: int | None = None) -> str:
+    """The same grid as HTML tables: words, which a screen reader can walk through.
+
+    Takes no figure, so it can be made anew at every step of a stream.
+    """
+    first = step.snapshots[0][:MOST]
+    moments = _moments(step, step.last_held if now is None else now)
+    tables = (_html_moment(moment, first, step.dtype) for moment in moments)
+    return f'<div style="overflow-x: auto">{"".join(tables)}</div>'
 
 
 def decode(octets: bytes, dtype: torch.dtype, letters: int = 8) -> list[str]:

@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, expect
 
 from casestudy import course
 from casestudy.observe import Observation, Subject, observe, subject
-from casestudy.plots import byte_view, damage, stream_map
+from casestudy.plots import byte_grid, damage, stream_map
 from tests.browser.notebook_page import NotebookPage
 
 PLAYER, SLIDER, SWITCH = "StreamPlayer(", "slider = MemoryLimitSlider(", "LoaderSwitch("
@@ -70,14 +70,14 @@ def test_the_player_steps_back_and_plays(aliasing: NotebookPage, lesson: Subject
         output.get_by_role("button", name=button).click()
         expect(output.get_by_role("status")).to_have_text(drawn.moment(step))
         _shows_image(output.locator("img"), drawn.html_at(step))
-        captions = _captions(byte_view(trace.steps[0], step).grid())
+        captions = _captions(byte_grid(trace.steps[0], step))
         expect(output.locator("caption")).to_have_text(captions)
     output.get_by_role("button", name="Play").click()
     last = drawn.moment(len(trace.steps) - 1)
     expect(output.get_by_role("status")).to_have_text(last, timeout=SHOWN_MS)
     expect(output.get_by_role("button", name="Play")).to_be_visible()  # it has stopped
     output.get_by_role("combobox", name="Bytes of").select_option("scale")
-    grid = byte_view(trace.steps[1], len(trace.steps) - 1).grid()
+    grid = byte_grid(trace.steps[1], len(trace.steps) - 1)
     expect(output.locator("caption").last).to_have_text(_captions(grid)[-1])
     _look_at(output.locator("img").first)
     aliasing.screenshot("player")
@@ -99,7 +99,7 @@ def test_everything_can_be_done_from_the_keyboard(aliasing: NotebookPage, lesson
     expect(output.get_by_role("status")).to_have_text(drawn.moment(2))
     _tab_to(aliasing, output.get_by_role("combobox", name="Bytes of"))
     keyboard.press("ArrowDown")
-    grid = byte_view(trace.steps[1], 2).grid()
+    grid = byte_grid(trace.steps[1], 2)
     expect(output.locator("caption").first).to_have_text(_captions(grid)[0])
     assert aliasing.page.locator(".jp-Notebook .jp-Cell").count() == cells
 
