@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from casestudy.checkpoint import checkpoint_entries, read_layout, shard_paths
+from casestudy.checkpoint import TensorEntry, checkpoint_entries, read_layout, shard_paths
 from casestudy.consumers import (
     FUSED,
     WK,
@@ -42,12 +42,16 @@ class Subject:
         return self.consumer(plain(self.paths), list(self.paths))
 
     @cached_property
+    def _entries(self) -> list[TensorEntry]:
+        return checkpoint_entries(self.paths)
+
+    @cached_property
     def largest(self) -> int:
         """Bytes of the largest tensor: what a memory limit of 0 gives room for.
 
         Raises `CheckpointError` if there is no tensor with a byte in it.
         """
-        largest = max((entry.nbytes for entry in checkpoint_entries(self.paths)), default=0)
+        largest = max((entry.nbytes for entry in self._entries), default=0)
         if not largest:
             raise CheckpointError(f"{', '.join(map(str, self.paths))}: there are no bytes to load.")
         return largest
@@ -56,7 +60,7 @@ class Subject:
         """Memory limits worth a look: 0, evenly up to everything, and -1."""
         layouts = {str(path): read_layout(path) for path in self.paths}
         least = max(self.largest, smallest_limit(layouts))
-        total = sum(entry.nbytes for entry in checkpoint_entries(self.paths))
+        total = sum(entry.nbytes for entry in self._entries)
         stride = max((total - least) // SLIDER_STEPS, 1)
         return [0, *range(least + stride, total, stride), -1]
 

@@ -122,9 +122,7 @@ def stream_map(trace: Trace, title: str = "Who lies where, and for how long") ->
 
 def _rows(fates: Sequence[Fate], found: Sequence[Place]) -> list[Row]:
     offsets = end_to_end(found)
-    order = sorted(
-        range(len(fates)), key=lambda i: (offsets[i], found[i].offset, _nbytes(fates[i]), i)
-    )
+    order = sorted(range(len(fates)), key=lambda i: (offsets[i], _nbytes(fates[i]), i))
     lanes: list[tuple[int, list[Fate]]] = []
     for (offset, _), group in groupby(order, lambda i: (offsets[i], _nbytes(fates[i]))):
         lanes += [(offset, lane) for lane in _lanes([fates[index] for index in group])]
@@ -169,11 +167,9 @@ def _draw_lives(axes: Axes, rows: Sequence[Row]) -> None:
     own, stale = [], []
     for row in rows:
         for fate in row.fates:
-            stop = fate.step.last_held + 1
-            turn = stop if fate.stale_from is None else fate.stale_from
-            own.append((row, fate.step.index, turn))
-            if turn < stop:
-                stale.append((row, turn, stop))
+            own.append((row, fate.step.index, _own_until(fate)))
+            if fate.stale_from is not None:
+                stale.append((row, fate.stale_from, fate.step.last_held + 1))
     _draw_bars(axes, own, HELD)
     _draw_bars(axes, stale, STALE)
 
@@ -249,14 +245,19 @@ def _name_bars(axes: Axes, trace: Trace, rows: Sequence[Row]) -> None:
             continue
         for fate in row.fates:
             if len(row.fates) > 1:
-                stop = fate.step.last_held + 1 if fate.stale_from is None else fate.stale_from
-                _write(axes, row, fate.step.index, stop, fate.step.name, color=WHITE, bbox=None)
+                own = (fate.step.index, _own_until(fate), fate.step.name)
+                _write(axes, row, *own, color=WHITE, bbox=None)
             stretches = list(_owners(trace, fate))
             if len(stretches) == 1 and len(row.fates) == 1:
                 _write_near(axes, row, fate, *stretches[0])
             else:
                 for stretch in stretches:
                     _write(axes, row, *stretch)
+
+
+def _own_until(fate: Fate) -> int:
+    """The step at which a life, or the part of it with bytes of its own, is over."""
+    return fate.step.last_held + 1 if fate.stale_from is None else fate.stale_from
 
 
 def _owners(trace: Trace, fate: Fate) -> Iterator[tuple[int, int, str]]:
