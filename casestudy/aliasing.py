@@ -6,7 +6,7 @@ pointers or `data_ptr` for equality does not show that bytes overlap; address in
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
@@ -81,6 +81,33 @@ def overlaps(
             Overlap(other_name, name, other.overlap(span)) for other, other_name in open_spans
         ]
         open_spans.append((span, name))
+    return found
+
+
+def first_overwriters(written: Sequence[tuple[ByteSpan, object]]) -> list[int | None]:
+    """For each span the index of the first later one that shares bytes with it.
+
+    written: spans in the order in which they were filled, each with something that stands for its
+        content. The same span with the same content, as tied weights have, overwrites nothing.
+
+    A sweep over who still owns all of its own bytes: whoever is overwritten once owns nothing any
+    more, so those who do never overlap.
+    """
+    found: list[int | None] = [None] * len(written)
+    owners: list[tuple[str, int, int, list[int]]] = []  # device, start, stop, indices; sorted
+    for index, ((device, start, stop), content) in enumerate(written):
+        if start == stop:
+            continue
+        low = bisect_left(owners, (device, start))
+        if low and owners[low - 1][0] == device and owners[low - 1][2] > start:
+            low -= 1
+        high = bisect_left(owners, (device, stop), low)
+        taken = [victim for *_, victims in owners[low:high] for victim in victims]
+        again = [each for each in taken if written[each] == ((device, start, stop), content)]
+        for victim in taken:
+            if victim not in again:
+                found[victim] = index
+        owners[low:high] = [(device, start, stop, [*again, index])]
     return found
 
 

@@ -22,21 +22,21 @@ HEADER_LENGTH = 8  # bytes in front of a header that tell its length
 LONGEST_HEADER = 100_000_000  # bytes; safetensors reads no longer one
 FP8_MAX = torch.finfo(torch.float8_e4m3fn).max
 
-DTYPES = {
+DTYPES = {  # in the order in which safetensors writes them; within one, by name
+    "U64": torch.uint64,
+    "I64": torch.int64,
     "F64": torch.float64,
+    "C64": torch.complex64,
     "F32": torch.float32,
-    "F16": torch.float16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
     "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "F8_E8M0": torch.float8_e8m0fnu,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "C64": torch.complex64,
-    "U64": torch.uint64,
-    "U32": torch.uint32,
-    "U16": torch.uint16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,

@@ -23,6 +23,7 @@ from casestudy.errors import StreamError
 
 _ENVIRONMENT = RLock()
 MEMORY_LIMIT_VARIABLE = "RUNAI_STREAMER_MEMORY_LIMIT"
+PADS_VARIABLE = "RUNAI_STREAMER_MAX_PADS_PER_BUFFER"
 
 NamedTensor = tuple[str, torch.Tensor]
 Weights = Generator[NamedTensor, None, None]
@@ -180,17 +181,35 @@ def memory_limit_set(memory_limit: int | None) -> Iterator[None]:
 
     One thread at a time: the variable belongs to the process.
     """
+    limit = {} if memory_limit is None else {MEMORY_LIMIT_VARIABLE: str(memory_limit)}
+    with _environment(limit):
+        yield
+
+
+@contextmanager
+def smallest_buffers() -> Iterator[None]:
+    """Forces streams that are set up inside into the smallest buffers that work.
+
+    That is where lending shows: a large buffer is never used again. From 0.17 on a slot also has
+    room between tensors, so that tiny ones miss each other; that is turned off as well.
+    """
+    with _environment({MEMORY_LIMIT_VARIABLE: "0", PADS_VARIABLE: "0"}):
+        yield
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
     with _ENVIRONMENT:
-        before = os.environ.get(MEMORY_LIMIT_VARIABLE)
-        if memory_limit is not None:
-            os.environ[MEMORY_LIMIT_VARIABLE] = str(memory_limit)
+        before = {name: os.environ.get(name) for name in settings}
+        os.environ.update(settings)
         try:
             yield
         finally:
-            if before is None:
-                os.environ.pop(MEMORY_LIMIT_VARIABLE, None)
-            else:
-                os.environ[MEMORY_LIMIT_VARIABLE] = before
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 def _stream(files: list[str], memory_limit: int | None, device: str, distributed: bool) -> Weights:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from ctypes import string_at
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from casestudy.aliasing import ByteSpan, byte_span
+from casestudy.aliasing import ByteSpan, byte_span, first_overwriters
 
 SNAPSHOT_NBYTES = 64
 
@@ -79,10 +78,11 @@ class Trace:
         whichever comes first: the streamer refills its buffer a request at a time, so bytes can
         change up to a request before the yield that they now belong to.
         """
-        first = _first_overwriters(self.steps)
+        first = first_overwriters([(step.span, step.digest) for step in self.steps])
+        overwriters = [None if index is None else self.steps[index] for index in first]
         return [
             Fate(step, overwriter, _stale_from(step, overwriter))
-            for step, overwriter in zip(self.steps, first, strict=True)
+            for step, overwriter in zip(self.steps, overwriters, strict=True)
         ]
 
     def stale(self) -> list[Step]:
@@ -195,27 +195,3 @@ def _stale_from(step: Step, overwriter: Step | None) -> int | None:
     return min(
         (time for time in times if time is not None and time <= step.last_held), default=None
     )
-
-
-def _first_overwriters(steps: Sequence[Step]) -> list[Step | None]:
-    """For each step the first later one on its bytes: a sweep over who still owns all of its own.
-
-    Whoever is overwritten once owns nothing any more, so those who do never overlap.
-    """
-    found: list[Step | None] = [None] * len(steps)
-    owners: list[tuple[str, int, int, list[int]]] = []  # device, start, stop, steps; sorted
-    for step in steps:
-        device, start, stop = step.span
-        if start == stop:
-            continue
-        low = bisect_left(owners, (device, start))
-        if low and owners[low - 1][0] == device and owners[low - 1][2] > start:
-            low -= 1
-        high = bisect_left(owners, (device, stop), low)
-        taken = [steps[victim] for *_, victims in owners[low:high] for victim in victims]
-        again = [victim.index for victim in taken if _is_the_same(step, victim)]
-        for victim in taken:
-            if victim.index not in again:
-                found[victim.index] = step
-        owners[low:high] = [(device, start, stop, [*again, step.index])]
-    return found

@@ -1,0 +1,220 @@
+"""The exact guard: it reads the bytes at the yield, and again when the last view dies.
+
+A tensor that is still held when the next one is asked for, by more than the loops' own variables,
+is *kept*. A kept one whose bytes have changed is a *suspect*: as a rule its holder is found, and
+that settles it. Iterators written in C, such as `enumerate`, hold on to what they returned last
+for a moment, invisibly; a suspect that dies before anyone can have read it is let off.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+from casestudy.guard import holders
+from casestudy.guard.holders import Holder
+from casestudy.guard.loops import is_handing_on, loop_references
+from casestudy.guard.memory import Digest, Region, mark
+from casestudy.guard.watch import Guard, Item, Lent, OnStale
+
+NEAREST = 16  # so many of the waiting frames can be the one that lets go
+
+
+class _References(NamedTuple):
+    """How many there are to a pair, its tensor and its storage, and to the storage inside torch."""
+
+    to_pair: int
+    to_tensor: int
+    to_storage: int
+    uses: int
+
+
+class _Kept(NamedTuple):
+    """A tensor that somebody keeps.
+
+    version: torch's count of writes. witness: shares that count, but no memory.
+    """
+
+    lent: Lent
+    version: int | None
+    witness: torch.Tensor | None
+
+
+class _Suspect(NamedTuple):
+    """yields: how many there were when its bytes were seen to have changed."""
+
+    lent: Lent
+    yields: int
+
+
+class ExactGuard(Guard[Item]):
+    """See `guard`."""
+
+    def __init__(self, iterator: Iterable[Item], on_stale: OnStale, digest: Digest) -> None:
+        super().__init__(iterator, on_stale)
+        self._digest = digest
+        self._current: Lent | None = None
+        self._version: int | None = None
+        self._kept: dict[int, _Kept] = {}
+        self._suspects: dict[int, _Suspect] = {}
+        self._waiting: dict[int, int] = {}  # where the waiting frames are, by their ids
+        self._pair: Any = ("", torch.from_numpy(torch.empty(1).numpy()))
+        self._unheld = self._references()  # as many there are when nobody else has any
+
+    def _held(self) -> list[Lent]:
+        current = [self._current] if self._current else []
+        kept = [each.lent for each in list(self._kept.values())]
+        suspects = [each.lent for each in list(self._suspects.values())]
+        return [*current, *kept, *suspects, *self._found]
+
+    def _mark(self, region: Region) -> int | None:
+        return mark(region, self._digest)
+
+    def _handed_out(self, lent: Lent, pair: Item) -> None:
+        self._current = lent
+        self._pair = pair
+        self._version = _version(pair[1])
+
+    def _before(self, frame: FrameType) -> None:
+        self._settle(frame)
+        for suspect in list(self._suspects.values()):
+            lent = suspect.lent
+            holder = self._search([lent], frame, besides_loops=False).get(lent.index)
+            if holder or len(self._yields) > suspect.yields:
+                self._convict(lent, holder)
+
+    def _settle(self, frame: FrameType) -> None:
+        """The current tensor's own step is over: it is kept, or nobody will read it again."""
+        lent = self._current
+        if lent is None:
+            return
+        is_kept = self._is_kept(frame)
+        version = _version(self._pair[1])
+        if version != self._version:  # the consumer has written into it, as it may
+            lent.mark = self._mark(lent.region)
+        elif self._mark(lent.region) != lent.mark:
+            self._convict(lent, None)
+        if is_kept and not lent.finding:
+            self._kept[lent.index] = _kept(lent, self._pair[1], version)
+        self._pair = None
+
+    def _is_kept(self, frame: FrameType) -> bool:
+        found = self._references()
+        if found == self._unheld:
+            return False
+        if found[2:] != self._unheld[2:]:
+            return True
+        loops = loop_references(frame, self._pair, self._pair[1])
+        return (
+            found.to_pair - self._unheld.to_pair > loops.to_item
+            or found.to_tensor - self._unheld.to_tensor > loops.to_tensor
+        )
+
+    def _references(self) -> _References:
+        storage = self._pair[1].untyped_storage()
+        return _References(
+            sys.getrefcount(self._pair),
+            sys.getrefcount(self._pair[1]),
+            sys.getrefcount(storage),
+            torch._C._storage_Use_Count(storage._cdata),
+        )
+
+    def _after(self, frame: FrameType) -> None:
+        if not self._kept and not self._suspects:
+            return
+        # the newest is read next, the oldest lies where a buffer is filled first
+        ends = [next(iter(self._kept)), next(reversed(self._kept))] if self._kept else []
+        if any(self._has_changed(self._kept[index]) for index in ends):
+            self._suspect(self._changed())
+            self._look_for_holders(frame)
+        self._waiting = {id(each): each.f_lasti for each in islice(holders.callers(frame), NEAREST)}
+
+    def _changed(self) -> list[Lent]:
+        kept = list(self._kept.values())  # others may let go meanwhile
+        return [each.lent for each in kept if self._has_changed(each)]
+
+    def _has_changed(self, kept: _Kept) -> bool:
+        lent = kept.lent
+        seen = self._mark(lent.region)
+        if seen == lent.mark:
+            return False
+        version = kept.witness._version if kept.witness is not None else None
+        if version == kept.version or self._is_written_over(lent):
+            return True
+        lent.mark = seen  # its holder has written into it
+        self._kept[lent.index] = kept._replace(version=version)
+        return False
+
+    def _is_written_over(self, lent: Lent) -> bool:
+        later = islice(self._yields, lent.index + 1, None)
+        return any(span.overlap(lent.region.span) for _, span, _ in later)
+
+    def _suspect(self, lents: list[Lent]) -> None:
+        for lent in lents:
+            del self._kept[lent.index]
+            self._suspects[lent.index] = _Suspect(lent, len(self._yields))
+
+    def _look_for_holders(self, frame: FrameType) -> None:
+        now = len(self._yields)
+        fresh = [each.lent for each in self._suspects.values() if each.yields == now]
+        for index, holder in self._search(fresh, frame, besides_loops=True).items():
+            self._convict(self._suspects[index].lent, holder)
+
+    def _convict(self, lent: Lent, holder: Holder | None) -> None:
+        self._suspects.pop(lent.index, None)
+        seen = self._mark(lent.region)
+        self._note(lent, "freed" if seen is None else "overwritten", holder)
+
+    def _died(self, lent: Lent, frame: FrameType) -> None:
+        super()._died(lent, frame)
+        if lent.index in self._kept:
+            if self._has_changed(self._kept[lent.index]):
+                self._convict(lent, holders.letting_go(frame))
+            self._kept.pop(lent.index)
+        elif lent.index in self._suspects and not self._took_it_only(frame):
+            self._convict(lent, holders.letting_go(frame))
+        self._suspects.pop(lent.index, None)
+
+    def _took_it_only(self, frame: FrameType) -> bool:
+        position = self._waiting.get(id(frame))
+        return position is not None and is_handing_on(frame, position)
+
+    def _ended(self, frame: FrameType) -> None:
+        self._suspect(self._changed())
+        lents = {index: each.lent for index, each in self._suspects.items()}
+        last = self._current
+        if last is not None and last.index not in lents and self._outlived_its_bytes(last):
+            lents[last.index] = last
+        found: dict[int, Holder | None] = {}
+        if lents:
+            found |= self._holders(list(lents.values()), frame, ended=True)
+        hidden = {index: lents[index].tensor() for index in self._suspects if index not in found}
+        if hidden:
+            found |= holders.containers(hidden, frame)
+        for index, lent in lents.items():
+            holder = found.get(index)
+            if holder or (index in self._suspects and index not in found):
+                self._convict(lent, holder)
+        self._kept.clear()
+        self._suspects.clear()
+
+    def _outlived_its_bytes(self, lent: Lent) -> bool:
+        return lent() is not None and self._mark(lent.region) != lent.mark
+
+
+def _kept(lent: Lent, tensor: torch.Tensor, version: int | None) -> _Kept:
+    if version is None:
+        return _Kept(lent, None, None)
+    witness = tensor.detach()
+    witness.data = torch.empty(0, dtype=tensor.dtype)
+    return _Kept(lent, version, witness)
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """torch's count of writes into the tensor and its views; inference tensors have none."""
+    return None if tensor.is_inference() else tensor._version

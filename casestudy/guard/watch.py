@@ -1,0 +1,331 @@
+"""`guard`: iterates as before, and finds every tensor that someone kept while its bytes changed."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from types import FrameType, TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import torch
+
+from casestudy.aliasing import ByteSpan, first_overwriters
+from casestudy.errors import CaseStudyError
+from casestudy.guard import holders
+from casestudy.guard.holders import Holder, Wanted
+from casestudy.guard.loops import idle_variables, variables
+from casestudy.guard.memory import Region
+from casestudy.guard.rewrap import rewrap
+
+OnStale = Literal["raise", "warn", "record"]
+Why = Literal["overwritten", "freed", "kept"]
+Item = TypeVar("Item", bound=Sequence[Any])
+
+SEARCHES = 64  # so many are made for holders while the iterator runs; the rest at its end
+FRUITLESS = 32  # one that finds nobody takes longest, and counts for so many
+HEAP_READINGS = 8  # so many times the garbage collector is asked as well
+
+
+@dataclass
+class Stale:
+    """A tensor that was kept.
+
+    victim: its name. nbytes: its size in bytes.
+    steps: how many times the iterator advanced while it was held.
+    why: "overwritten", "freed", or "kept" in the mode that looks at no bytes.
+    overwriter: the first tensor yielded later whose bytes lie on the victim's, if there is one.
+    held_by: who held it, as far as the interpreter can tell.
+    """
+
+    victim: str
+    nbytes: int
+    steps: int
+    why: Why
+    overwriter: str | None = None
+    held_by: Holder | None = None
+
+    def __str__(self) -> str:
+        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        holder = self.held_by or "something the interpreter does not show"
+        text = f"{self.victim} ({self.nbytes} bytes), kept for {steps} by {holder}"
+        if self.why == "kept":
+            return f"{text}; nothing has overwritten it so far"
+        if self.why == "freed":
+            return f"{text}, lies in memory that is freed"
+        return f"{text}, was overwritten" + (f" by {self.overwriter}" if self.overwriter else "")
+
+
+class StaleTensorError(CaseStudyError):
+    """Tensors were kept while their bytes changed. `stale` holds a `Stale` for each."""
+
+    def __init__(self, stale: list[Stale]) -> None:
+        self.stale = stale
+        more = f"; and {len(stale) - 1} more" if len(stale) > 1 else ""
+        super().__init__(
+            f"{stale[0]}{more}. Copy a tensor (`tensor.clone()`) before keeping it, or have the "
+            f"iterator own what it yields."
+        )
+
+
+class StaleTensorWarning(UserWarning):
+    """What `StaleTensorError` says, as a warning."""
+
+
+class Lent(weakref.ref[Any]):
+    """A yielded tensor, known by its anchor, which lives as long as any view of it.
+
+    mark: stands for its bytes. tensor: as it was handed out. storage: `_cdata` of its storage.
+    finding: set once it is known to be stale.
+    """
+
+    __slots__ = ("finding", "index", "mark", "name", "region", "storage", "tensor")
+
+    index: int
+    name: str
+    region: Region
+    mark: int | None
+    tensor: weakref.ref[torch.Tensor]
+    storage: int
+    finding: Stale | None
+
+
+class Guard(Iterator[Item]):
+    """The wrapped iterator. See `guard`.
+
+    stale: what was found so far, in the order of the yields.
+    unwatched: names of yielded tensors that cannot be looked after, such as sparse ones.
+    """
+
+    def __init__(self, iterator: Iterable[Item], on_stale: OnStale) -> None:
+        self._iterator = iter(iterator)
+        self._on_stale = on_stale
+        self._yields: list[tuple[str, ByteSpan, int | None]] = []
+        self._found: list[Lent] = []
+        self._told = 0
+        self._patience = {True: SEARCHES, False: SEARCHES}
+        self._heap_readings = HEAP_READINGS
+        self._finished = False
+        self._on_death = _weakly(self)
+        self.unwatched: list[str] = []
+
+    @property
+    def stale(self) -> list[Stale]:
+        return self._findings(self._found)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Item:
+        if self._finished:
+            raise StopIteration
+        frame = sys._getframe(1)
+        self._before(frame)
+        self._tell(frame)
+        try:
+            item = next(self._iterator)
+        except StopIteration:
+            self._finish(frame)
+            raise
+        item = self._lend(item)
+        self._after(frame)
+        self._tell(frame)
+        return item
+
+    def close(self) -> None:
+        """Ends the iterator, as leaving a `with` block does, and looks at what is still held.
+
+        Raises or warns as `on_stale` says.
+        """
+        if not self._finished:
+            self._before(sys._getframe(1))
+            if hasattr(self._iterator, "close"):
+                self._iterator.close()
+            self._finish(sys._getframe(1))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None and self._on_stale == "raise":
+            self._on_stale = "warn"  # the error that is on its way comes first
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_finished", True):
+            if self._on_stale == "raise":
+                self._on_stale = "warn"  # nothing can be raised from here
+            self.close()
+
+    def _finish(self, frame: FrameType) -> None:
+        self._finished = True
+        self._ended(frame)
+        self._name(self._found, frame)
+        for lent in self._found:
+            self._count_steps(lent)
+        self._tell(frame)
+
+    def _findings(self, lents: list[Lent]) -> list[Stale]:
+        """What was found of `lents`, in the order of the yields, with overwriters as of now."""
+        overwriters = first_overwriters([(span, seen) for _, span, seen in self._yields])
+        found = []
+        for lent in sorted(lents, key=attrgetter("index")):
+            assert lent.finding
+            by = overwriters[lent.index]
+            if lent.finding.why == "overwritten" and by is not None:
+                lent.finding.overwriter = self._yields[by][0]
+            found.append(lent.finding)
+        return found
+
+    def _tell(self, frame: FrameType) -> None:
+        fresh = self._found[self._told :]
+        if not fresh or self._on_stale == "record":
+            return
+        self._told += len(fresh)
+        self._name(fresh, frame)
+        error = StaleTensorError(self._findings(fresh))
+        if self._on_stale == "raise":
+            self._finished = True
+            raise error
+        warnings.warn(StaleTensorWarning(str(error)), stacklevel=3)
+
+    def _lend(self, item: Item) -> Item:
+        """Notes the pair, and hands it on with its tensor rewrapped."""
+        name, tensor, *extra = item
+        index = len(self._yields)
+        rewrapped = rewrap(tensor)
+        if rewrapped is None:
+            self._yields.append((name, ByteSpan("", 0, 0), None))
+            if tensor.numel():
+                self.unwatched.append(name)
+            return item
+        lent = Lent(rewrapped.anchor, self._on_death)
+        lent.index, lent.name, lent.region = index, name, rewrapped.region
+        lent.mark = self._mark(lent.region)
+        lent.tensor = weakref.ref(rewrapped.tensor)
+        lent.storage = rewrapped.tensor.untyped_storage()._cdata
+        lent.finding = None
+        self._yields.append((name, lent.region.span, lent.mark))
+        pair = _like(item, (name, rewrapped.tensor, *extra))
+        self._handed_out(lent, pair)
+        return pair
+
+    def _note(
+        self,
+        lent: Lent,
+        why: Why,
+        held_by: Holder | None = None,
+    ) -> None:
+        lent.finding = Stale(lent.name, lent.region.span.nbytes, 0, why, None, held_by)
+        self._count_steps(lent, dying=True)
+        self._found.append(lent)
+
+    def _count_steps(self, lent: Lent, dying: bool = False) -> None:
+        if lent.finding and (dying or lent() is not None):
+            lent.finding.steps = len(self._yields) - 1 - lent.index
+
+    def _search(
+        self, lents: list[Lent], frame: FrameType, *, besides_loops: bool
+    ) -> dict[int, Holder]:
+        """Who holds each of `lents`, by index, as long as there is patience to look.
+
+        besides_loops: variables of waiting loops that are about to be written anew do not count.
+        """
+        if not lents or self._patience[besides_loops] <= 0:
+            return {}
+        found = self._holders(lents, frame, ended=False if besides_loops else None)
+        self._patience[besides_loops] -= 1 if found else FRUITLESS
+        return found
+
+    def _holders(
+        self, lents: list[Lent], frame: FrameType, *, ended: bool | None
+    ) -> dict[int, Holder]:
+        """As `_search`; if `ended` is None, loops' own variables count (see `idle_variables`)."""
+
+        def visible(each: FrameType) -> Mapping[str, Any]:
+            if ended is None:
+                return variables(each)
+            idle = idle_variables(each, ended=ended)
+            return {name: it for name, it in variables(each).items() if name not in idle}
+
+        wanted = Wanted(
+            {lent.storage: lent.index for lent in lents},
+            sorted((lent.region.span.start, lent.region.span.stop, lent.index) for lent in lents),
+            {each.storage for each in self._held()} - {lent.storage for lent in lents},
+        )
+        begin = holders.roots(frame, visible)
+        return holders.find(wanted, begin, [self, self._iterator, lents])
+
+    def _name(self, found: list[Lent], frame: FrameType) -> None:
+        """Looks once more for the holders of those that have none and are still held."""
+        findings = {
+            lent.index: lent.finding
+            for lent in found
+            if lent.finding and not lent.finding.held_by and lent() is not None
+        }
+        lents = [lent for lent in found if lent.index in findings]
+        if not lents:
+            return
+        named: dict[int, Holder | None] = {**self._holders(lents, frame, ended=None)}
+        hidden = {lent.index: lent.tensor() for lent in lents if lent.index not in named}
+        if hidden and self._heap_readings > 0:
+            self._heap_readings -= 1
+            named |= holders.containers(hidden, frame)
+        for index, finding in findings.items():
+            finding.held_by = named.get(index)
+
+    def _held(self) -> list[Lent]:
+        """Those that somebody may hold."""
+        raise NotImplementedError
+
+    def _mark(self, region: Region) -> int | None:
+        raise NotImplementedError
+
+    def _handed_out(self, lent: Lent, pair: Item) -> None:
+        raise NotImplementedError
+
+    def _before(self, frame: FrameType) -> None:
+        """The consumer asks for the next; nothing has been overwritten since its last step."""
+        raise NotImplementedError
+
+    def _after(self, frame: FrameType) -> None:
+        """The next is there, and not yet handed out."""
+        raise NotImplementedError
+
+    def _ended(self, frame: FrameType) -> None:
+        """There is no next."""
+        raise NotImplementedError
+
+    def _died(self, lent: Lent, frame: FrameType) -> None:
+        """The last view of `lent` is gone, let go by `frame`; its memory is still there."""
+        if lent.finding:
+            self._count_steps(lent, dying=True)
+
+
+def _weakly(guard: Guard[Any]) -> Callable[[Lent], None]:
+    """Tells the guard of deaths, unless it is gone itself: it must not be kept by what it lends."""
+    known = weakref.ref(guard)
+
+    def died(lent: Lent) -> None:
+        guard = known()
+        if guard is not None:
+            guard._died(lent, sys._getframe(1))
+
+    return died
+
+
+def _like(item: Item, parts: tuple[Any, ...]) -> Item:
+    """`parts` as the kind of tuple or list that `item` is."""
+    kind: Any = type(item)
+    if kind is tuple:
+        return parts  # type: ignore[return-value]
+    fresh: Item = kind._make(parts) if hasattr(kind, "_make") else kind(parts)
+    return fresh
