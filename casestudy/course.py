@@ -17,6 +17,7 @@ PICTURES = [  # of the README and the project's page; `tools/refresh_pictures.py
 CHECKPOINT = DATA / "tiny-glm-dsa"
 TALE = DATA / "tale.txt"
 GPU_RECORD = DATA / "recorded" / "gpu.json"
+RELEASES_RECORD = DATA / "recorded" / "releases.json"
 
 PROMPT_OPENING = "What he did not know"  # the tale's turn: how a kept page is overwritten
 LONG_PROMPT = 238  # characters; the checkpoint's index_topk is 64

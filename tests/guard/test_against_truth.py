@@ -90,7 +90,7 @@ def plans(draw: st.DrawFn) -> Plan:
 def test_on_the_twin(
     plan: Plan, slots: int, order: Order, on_recycle: OnRecycle, seed: int
 ) -> None:
-    check(plan, lend(plan.tensors, slots=slots, order=order, on_recycle=recycle, seed=seed))
+    check(plan, lend(plan.tensors, slots=slots, order=order, on_recycle=on_recycle, seed=seed))
 
 
 @settings(max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
