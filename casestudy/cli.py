@@ -10,6 +10,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,7 @@ from casestudy import course
 from casestudy.errors import CaseStudyError
 
 if TYPE_CHECKING:
+    from casestudy.guard import Report
     from casestudy.reproduce import Reproduction
 
 NOT, MISUSE = 1, 2
@@ -39,6 +42,13 @@ app = typer.Typer(
 )
 console = Console()
 progress_console = Console(stderr=True)
+
+check = typer.Typer(
+    help="Check a loader of your own: does this iterator lend, does this consumer keep?",
+    epilog="Exit status: 0 owned or keeps nothing, 1 lends or keeps, 2 misuse.",
+    no_args_is_help=True,
+)
+app.add_typer(check, name="check")
 
 PictureName = Literal["map", "storage", "bytes", "strip", "damage", "text"]
 PICTURES = (
@@ -161,6 +171,65 @@ def show(
         console.print(Text(f"Wrote {out}: {drawn.title}"), soft_wrap=True)
 
 
+FilesArgument = Annotated[
+    list[Path], typer.Argument(help="Files to load, such as .safetensors; of a folder its shards.")
+]
+
+
+@check.command()
+def iterator(
+    factory: Annotated[
+        str,
+        typer.Argument(
+            metavar="PACKAGE.MODULE:FACTORY",
+            help="A function that takes a list of files and returns an iterator of (name, tensor).",
+        ),
+    ],
+    files: FilesArgument,
+    memory_limit: Annotated[
+        int | None,
+        typer.Option(
+            min=-1,
+            help="Bytes of the streamer's buffer in the first run; 0 smallest, -1 no limit. The "
+            "second run always forces the smallest.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Does this iterator lend? Keeps all that it yields, and looks for bytes that changed."""
+    from casestudy.guard import check_iterator, target
+    from casestudy.loaders import memory_limit_set
+
+    make = target.iterator_factory(factory, target.files_of(files))
+    with _told(factory), memory_limit_set(memory_limit):
+        report = check_iterator(make)
+    _show_report(report, as_json)
+
+
+@check.command()
+def consumer(
+    function: Annotated[
+        str,
+        typer.Argument(
+            metavar="PACKAGE.MODULE:FUNCTION",
+            help="A function that takes an iterator of (name, tensor), and perhaps the files.",
+        ),
+    ],
+    files: FilesArgument,
+    as_json: JsonOption = False,
+) -> None:
+    """Does this consumer keep what it is lent? Feeds it the files' tensors on loan."""
+    from casestudy.guard import check_consumer, target
+    from casestudy.loaders import plain
+
+    paths = target.files_of(files)
+    consume = target.consumer(function, paths)
+    tensors = dict(plain(paths))
+    with _told(function):
+        report = check_consumer(consume, tensors)
+    _show_report(report, as_json)
+
+
 @app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Check whether this machine is ready for the course."""
@@ -210,6 +279,27 @@ def _may_write(out: Path, force: bool) -> None:
     if not sys.stdin.isatty():
         raise CaseStudyError(f"{out} exists; name another file, or add --force.")
     typer.confirm(f"{out} exists. Write over it?", abort=True)
+
+
+@contextmanager
+def _told(spec: str) -> Iterator[None]:
+    """Runs somebody's own code: whatever it raises is told with its name."""
+    try:
+        with progress_console.status(f"running {spec}"):
+            yield
+    except CaseStudyError:
+        raise
+    except Exception as error:
+        raise CaseStudyError(f"{spec} raised {type(error).__name__}: {error}") from error
+
+
+def _show_report(report: Report, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report.as_json(), indent=2))
+    else:
+        console.print(Text(str(report)), soft_wrap=True)
+    if not report.ok:
+        raise typer.Exit(NOT)
 
 
 def _progress() -> Progress:

@@ -9,6 +9,7 @@ rewrap    a storage of our own for every yield
 memory    reading bytes that may be freed
 liveness  which variables will be read again
 check     `check_iterator` and `check_consumer`, with a report
+target    what the command is pointed at
 """
 
 from __future__ import annotations

@@ -199,12 +199,17 @@ class Guard(Iterator[Item]):
 
     def _lend(self, item: Item) -> Item:
         """Notes the pair, and hands it on with its tensor rewrapped."""
-        name, tensor, *extra = item
+        try:
+            name, tensor, *extra = item
+        except (TypeError, ValueError):
+            raise CaseStudyError(
+                f"the iterator yielded a {type(item).__name__}; guard takes (name, tensor) pairs."
+            ) from None
         index = len(self._yields)
-        rewrapped = rewrap(tensor)
+        rewrapped = rewrap(tensor) if isinstance(tensor, torch.Tensor) else None
         if rewrapped is None:
             self._yields.append((name, ByteSpan("", 0, 0), None))
-            if tensor.numel():
+            if not isinstance(tensor, torch.Tensor) or tensor.numel():
                 self.unwatched.append(name)
             return item
         lent = Lent(rewrapped.anchor, self._on_death)

@@ -1,0 +1,114 @@
+"""For pytest: `lending_iterator`, `guarded` and the marker `owned_iterator`.
+
+It comes with the package; nothing needs to be switched on, and a test that does not use it pays
+nothing for it: torch is not even imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from casestudy.guard import Guard
+
+MARKER = "owned_iterator"
+
+
+@dataclass
+class _Watched:
+    """The guards of one test, and what is kept of their tensors for its sake."""
+
+    owned: bool
+    guards: list[Guard[Any]] = field(default_factory=list)
+    kept: list[Any] = field(default_factory=list)
+
+
+_WATCHED = pytest.StashKey[_Watched]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"{MARKER}: what the iterators given to `guarded` yield must stay valid for as long as it "
+        f"is held; all of it is kept, with the streamer's buffers forced down to the smallest.",
+    )
+
+
+@pytest.fixture
+def lending_iterator() -> Callable[..., Iterator[tuple[str, Any]]]:
+    """`casestudy.twin.lend`, in quarantine unless told otherwise: stale floats turn NaN.
+
+    lending_iterator(tensors, slots=1, order="file", on_recycle="quarantine", seed=0) takes tensors
+    by name, and yields (name, tensor) as a streamer does that uses its buffer again.
+    """
+    from casestudy.twin import lend
+
+    return partial(lend, on_recycle="quarantine")
+
+
+@pytest.fixture
+def guarded(request: pytest.FixtureRequest) -> Iterator[Callable[..., Iterator[Any]]]:
+    """Wraps an iterator of (name, tensor); the test fails if a tensor is kept and overwritten.
+
+    guarded(iterator, mode="exact", digest="sampled") takes the settings of `casestudy.guard.guard`.
+    Under `@pytest.mark.owned_iterator` everything that is yielded is kept to the end of the test.
+    """
+    from casestudy.guard import guard
+    from casestudy.loaders import memory_limit_set, smallest_buffers
+
+    watched = _Watched(owned=_is_marked(request.node))
+    request.node.stash[_WATCHED] = watched
+
+    def wrap(iterator: Iterable[Any], **settings: Any) -> Iterator[Any]:  # noqa: ANN401
+        watched.guards.append(guard(iterator, on_stale="record", **settings))
+        return _keeping(watched) if watched.owned else watched.guards[-1]
+
+    with smallest_buffers() if watched.owned else memory_limit_set(None):
+        yield wrap
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    result = yield
+    watched = item.stash.get(_WATCHED, None)
+    if watched is not None:
+        _judge(watched)
+    elif _is_marked(item):
+        pytest.fail(
+            f"{MARKER} looks at what goes through the fixture `guarded`; use it.", pytrace=False
+        )
+    return result
+
+
+def _is_marked(item: pytest.Item) -> bool:
+    return item.get_closest_marker(MARKER) is not None
+
+
+def _keeping(watched: _Watched) -> Iterator[Any]:
+    for item in watched.guards[-1]:
+        watched.kept.append(item)
+        yield item
+
+
+def _judge(watched: _Watched) -> None:
+    for each in watched.guards:
+        each.close()
+    stale = [found for each in watched.guards for found in each.stale]
+    if watched.owned and not watched.kept:
+        pytest.fail(
+            f"{MARKER}: no tensor went through `guarded`, so nothing was tested.", pytrace=False
+        )
+    if watched.owned and stale:
+        names = ", ".join(found.victim for found in stale[:5]) + (" …" if stale[5:] else "")
+        pytest.fail(
+            f"the iterator lends: {len(stale)} of {len(watched.kept)} tensors were overwritten "
+            f"while they were held ({names}). Yield a copy of each.",
+            pytrace=False,
+        )
+    if stale:
+        pytest.fail("\n".join(["kept and overwritten:", *map(str, stale)]), pytrace=False)
