@@ -18,20 +18,12 @@ import torch
 
 from casestudy.guard import holders
 from casestudy.guard.holders import Holder
-from casestudy.guard.loops import is_handing_on, loop_references
+from casestudy.guard.loops import are_loop_references, is_handing_on
 from casestudy.guard.memory import Digest, Region, mark
+from casestudy.guard.rewrap import rewrap
 from casestudy.guard.watch import Guard, Item, Lent, OnStale
 
 NEAREST = 16  # so many of the waiting frames can be the one that lets go
-
-
-class _References(NamedTuple):
-    """How many there are to a pair, its tensor and its storage, and to the storage inside torch."""
-
-    to_pair: int
-    to_tensor: int
-    to_storage: int
-    uses: int
 
 
 class _Kept(NamedTuple):
@@ -63,7 +55,7 @@ class ExactGuard(Guard[Item]):
         self._kept: dict[int, _Kept] = {}
         self._suspects: dict[int, _Suspect] = {}
         self._waiting: dict[int, int] = {}  # where the waiting frames are, by their ids
-        self._pair: Any = ("", torch.from_numpy(torch.empty(1).numpy()))
+        self._pair: Any = ("", rewrap(torch.empty(1)))
         self._unheld = self._references()  # as many there are when nobody else has any
 
     def _held(self) -> list[Lent]:
@@ -109,15 +101,13 @@ class ExactGuard(Guard[Item]):
             return False
         if found[2:] != self._unheld[2:]:
             return True
-        loops = loop_references(frame, self._pair, self._pair[1])
-        return (
-            found.to_pair - self._unheld.to_pair > loops.to_item
-            or found.to_tensor - self._unheld.to_tensor > loops.to_tensor
-        )
+        to_pair, to_tensor = found[0] - self._unheld[0], found[1] - self._unheld[1]
+        return not are_loop_references(frame, self._pair, self._pair[1], to_pair, to_tensor)
 
-    def _references(self) -> _References:
+    def _references(self) -> tuple[int, int, int, int]:
+        """How many there are to the pair, its tensor and its storage, and to that inside torch."""
         storage = self._pair[1].untyped_storage()
-        return _References(
+        return (
             sys.getrefcount(self._pair),
             sys.getrefcount(self._pair[1]),
             sys.getrefcount(storage),

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from casestudy.guard.liveness import flow
 
@@ -25,33 +25,40 @@ GENERATOR = (
 )
 
 
-class References(NamedTuple):
-    """How many references there are to a yielded tuple and to the tensor in it."""
+def are_loop_references(
+    frame: FrameType | None, item: object, tensor: object, to_item: int, to_tensor: int
+) -> bool:
+    """Whether so many references to a yielded tuple, and to the tensor in it, are idle variables.
 
-    to_item: int
-    to_tensor: int
-
-
-def loop_references(frame: FrameType | None, item: object, tensor: object) -> References:
-    """The references from variables that are written before they are read again.
+    That is, variables that are written before they are read again, and tuples that nothing else
+    holds.
 
     frame: who waits for the next tensor; its callers are looked at as well, as far as generators
         hand the tensor on or functions return it.
     """
-    values: list[object] = []  # the only references of our own while they are counted
+    tuples: list[tuple[object, ...]] = []  # one for each variable that holds one
     passed = 0
     while frame is not None and passed < FURTHEST:
-        before = len(values)
-        values += _values(frame, item, tensor)
+        before = to_item, to_tensor, len(tuples)
+        for value in idle_variables(frame, ended=False).values():
+            if value is item:
+                to_item -= 1
+            elif value is tensor:
+                to_tensor -= 1
+            elif type(value) is tuple and any(each is item or each is tensor for each in value):
+                tuples.append(value)
+        value = None  # no reference of our own but those in `tuples`
+        if to_item <= 0 and to_tensor <= 0:
+            return True
         if not frame.f_code.co_flags & GENERATOR:
-            if len(values) > before:
+            if (to_item, to_tensor, len(tuples)) != before:
                 break
             passed += 1
         frame = frame.f_back
-    found = values + [each for value in _only_held_by(values) for each in value]
-    return References(
-        sum(value is item for value in found), sum(value is tensor for value in found)
-    )
+    inside = [each for one in _only_held_by(tuples) for each in one]
+    to_item -= sum(each is item for each in inside)
+    to_tensor -= sum(each is tensor for each in inside)
+    return to_item <= 0 and to_tensor <= 0
 
 
 def idle_variables(frame: FrameType, *, ended: bool) -> dict[str, Any]:
@@ -59,9 +66,7 @@ def idle_variables(frame: FrameType, *, ended: bool) -> dict[str, Any]:
 
     ended: whether there is no next tensor, so that loops go on behind their bodies.
     """
-    names = flow(frame.f_code).idle(frame.f_lasti, ended=ended)
-    seen = variables(frame) if names else {}
-    return {name: seen[name] for name in names if name in seen}
+    return variables(frame, flow(frame.f_code).idle(frame.f_lasti, ended=ended))
 
 
 def is_handing_on(frame: FrameType, position: int) -> bool:
@@ -72,43 +77,37 @@ def is_handing_on(frame: FrameType, position: int) -> bool:
     return frame.f_lasti in flow(frame.f_code).taking(position)
 
 
-def variables(frame: FrameType) -> Mapping[str, Any]:
-    """The variables of a frame, without leaving references to their values behind.
+def variables(frame: FrameType, names: Collection[str] | None = None) -> dict[str, Any]:
+    """The variables of a frame, or those in `names`, without leaving references behind.
 
     Up to Python 3.12 a function's frame keeps the dict that it makes for the asking.
     """
+    if names is not None and not names:
+        return {}
     seen = frame.f_locals
-    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return seen
-    copy = dict(seen)
-    if sys.version_info < (3, 13) and sys.getrefcount(seen) == 3:  # nobody else has asked
-        seen.clear()
-    return copy
+    chosen = dict(seen) if names is None else {name: seen[name] for name in names if name in seen}
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
+        if sys.getrefcount(seen) == 3:  # nobody else has asked
+            seen.clear()
+    return chosen
 
 
-def _values(frame: FrameType, item: object, tensor: object) -> Iterator[object]:
-    for value in idle_variables(frame, ended=False).values():
-        if value is item or value is tensor or _holds(value, item, tensor):
-            yield value
+def _only_held_by(variables: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """Those tuples, once each, that are held by the variables and nothing else.
 
-
-def _holds(value: object, item: object, tensor: object) -> bool:
-    return type(value) is tuple and any(each is item or each is tensor for each in value)
-
-
-def _only_held_by(values: list[object]) -> list[tuple[object, ...]]:
-    """The tuples among `values`, once each, that nothing but the variables holds.
-
-    values: one for each variable. A tuple of our own tells how many references the counting has.
+    variables: the tuple of each variable. One of our own tells how many references the counting
+        has itself.
     """
     ours = (object(),)
-    values.append(ours)
-    tuples = {id(value): value for value in values if type(value) is tuple}
+    variables.append(ours)
+    distinct = {id(each): each for each in variables}
     beyond = {
-        key: sys.getrefcount(each) - 2 * sum(value is each for value in values)
-        for key, each in tuples.items()
+        key: sys.getrefcount(each) - 2 * sum(one is each for one in variables)
+        for key, each in distinct.items()
     }
-    values.pop()
+    variables.pop()
     return [
-        each for key, each in tuples.items() if each is not ours and beyond[key] <= beyond[id(ours)]
+        each
+        for key, each in distinct.items()
+        if each is not ours and beyond[key] <= beyond[id(ours)]
     ]

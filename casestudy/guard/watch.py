@@ -19,7 +19,7 @@ from casestudy.guard import holders
 from casestudy.guard.holders import Holder, Wanted
 from casestudy.guard.loops import idle_variables, variables
 from casestudy.guard.memory import Region
-from casestudy.guard.rewrap import rewrap
+from casestudy.guard.rewrap import region, rewrap
 
 OnStale = Literal["raise", "warn", "record"]
 Why = Literal["overwritten", "freed", "kept"]
@@ -75,8 +75,8 @@ class StaleTensorWarning(UserWarning):
     """What `StaleTensorError` says, as a warning."""
 
 
-class Lent(weakref.ref[Any]):
-    """A yielded tensor, known by its anchor, which lives as long as any view of it.
+class Lent(weakref.ref[torch.UntypedStorage]):
+    """A yielded tensor, known by its storage, which lives as long as any view of it.
 
     mark: stands for its bytes. tensor: as it was handed out. storage: `_cdata` of its storage.
     finding: set once it is known to be stale.
@@ -124,15 +124,20 @@ class Guard(Iterator[Item]):
             raise StopIteration
         frame = sys._getframe(1)
         self._before(frame)
-        self._tell(frame)
+        if self._told < len(self._found):
+            self._tell(frame)
         try:
             item = next(self._iterator)
         except StopIteration:
             self._finish(frame)
             raise
+        except BaseException:
+            self._finished = True
+            raise
         item = self._lend(item)
         self._after(frame)
-        self._tell(frame)
+        if self._told < len(self._found):
+            self._tell(frame)
         return item
 
     def close(self) -> None:
@@ -199,12 +204,11 @@ class Guard(Iterator[Item]):
 
     def _lend(self, item: Item) -> Item:
         """Notes the pair, and hands it on with its tensor rewrapped."""
-        try:
-            name, tensor, *extra = item
-        except (TypeError, ValueError):
+        if not isinstance(item, tuple | list) or len(item) < 2:
             raise CaseStudyError(
                 f"the iterator yielded a {type(item).__name__}; guard takes (name, tensor) pairs."
-            ) from None
+            )
+        name, tensor, *extra = item
         index = len(self._yields)
         rewrapped = rewrap(tensor) if isinstance(tensor, torch.Tensor) else None
         if rewrapped is None:
@@ -212,14 +216,15 @@ class Guard(Iterator[Item]):
             if not isinstance(tensor, torch.Tensor) or tensor.numel():
                 self.unwatched.append(name)
             return item
-        lent = Lent(rewrapped.anchor, self._on_death)
-        lent.index, lent.name, lent.region = index, name, rewrapped.region
+        storage = rewrapped.untyped_storage()
+        lent = Lent(storage, self._on_death)
+        lent.index, lent.name, lent.region = index, name, region(rewrapped)
         lent.mark = self._mark(lent.region)
-        lent.tensor = weakref.ref(rewrapped.tensor)
-        lent.storage = rewrapped.tensor.untyped_storage()._cdata
+        lent.tensor = weakref.ref(rewrapped)
+        lent.storage = storage._cdata
         lent.finding = None
         self._yields.append((name, lent.region.span, lent.mark))
-        pair = _like(item, (name, rewrapped.tensor, *extra))
+        pair = _like(item, (name, rewrapped, *extra))
         self._handed_out(lent, pair)
         return pair
 
@@ -259,7 +264,7 @@ class Guard(Iterator[Item]):
             if ended is None:
                 return variables(each)
             idle = idle_variables(each, ended=ended)
-            return {name: it for name, it in variables(each).items() if name not in idle}
+            return {name: value for name, value in variables(each).items() if name not in idle}
 
         wanted = Wanted(
             {lent.storage: lent.index for lent in lents},
