@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from casestudy.guard import Stale, guard
@@ -98,6 +99,17 @@ def answer_key(path: str | Path) -> list[Answer]:
     ]
 
 
+def write_matrices(folder: str | Path) -> Path:
+    """Writes `matrices.safetensors`, ten float32 [64, 64] with no value twice; returns its path."""
+    path = Path(folder) / "matrices.safetensors"
+    size = 64 * 64
+    save_file(
+        {f"t{n}": torch.arange(n * size, (n + 1) * size).float().view(64, 64) for n in range(10)},
+        path,
+    )
+    return path
+
+
 def _bytes(thing: Any) -> bytes:  # noqa: ANN401
     if isinstance(thing, torch.UntypedStorage):
         thing = torch.empty(0, dtype=torch.uint8).set_(thing)
@@ -140,6 +152,8 @@ def _previous(weights: Weights, use: Use) -> None:
         if before is not None:
             use(*before)
         before = name, tensor
+    if before is not None:
+        use(*before)
 
 
 def _window(weights: Weights, use: Use) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from casestudy.guard import Guard
 
 MARKER = "owned_iterator"
+SHOWN = 5  # as many findings are spelt out
 
 
 @dataclass
@@ -104,11 +105,13 @@ def _judge(watched: _Watched) -> None:
             f"{MARKER}: no tensor went through `guarded`, so nothing was tested.", pytrace=False
         )
     if watched.owned and stale:
-        names = ", ".join(found.victim for found in stale[:5]) + (" …" if stale[5:] else "")
+        names = ", ".join(found.victim for found in stale[:SHOWN]) + (" …" if stale[SHOWN:] else "")
         pytest.fail(
             f"the iterator lends: {len(stale)} of {len(watched.kept)} tensors were overwritten "
             f"while they were held ({names}). Yield a copy of each.",
             pytrace=False,
         )
     if stale:
-        pytest.fail("\n".join(["kept and overwritten:", *map(str, stale)]), pytrace=False)
+        more = [f"and {len(stale) - SHOWN} more"] if stale[SHOWN:] else []
+        lines = ["kept and overwritten:", *map(str, stale[:SHOWN]), *more]
+        pytest.fail("\n".join(lines), pytrace=False)

@@ -58,4 +58,5 @@ def main() -> None:
     json.dump(found, sys.stdout)
 
 
-main()
+if __name__ == "__main__":
+    main()

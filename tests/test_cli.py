@@ -305,3 +305,127 @@ def _check_reproduction(result: dict[str, Any], release: str) -> None:
     assert all(result[name].keys() == OUTCOME_KEYS for name in ("reference", "borrowed", "cloned"))
     assert result["borrowed"]["wrong"] == FUSED_NAMES
     assert result["cloned"] == result["reference"]
+
+
+# check
+
+
+def test_check_iterator_of_a_lender_fails_and_shows_what_overwrote_what() -> None:
+    done = casestudy("check", "iterator", "casestudy.loaders:borrowed", str(course.CHECKPOINT))
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0] == "lends"
+    assert "It looks owned only because its buffer is larger than what is in it." in lines
+    assert "overwritten by" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        "casestudy.loaders:cloned",
+        "casestudy.loaders:plain",
+        "casestudy.loaders:runai_safetensors_weights_iterator",
+    ],
+)
+def test_check_iterator_of_an_owner_succeeds(factory: str) -> None:
+    shards = [str(path) for path in sorted(course.CHECKPOINT.glob("*.safetensors"))]
+    done = casestudy("check", "iterator", factory, *shards)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "owned")
+
+
+def test_check_iterator_takes_a_memory_limit_for_its_first_run() -> None:
+    command = ("check", "iterator", "casestudy.loaders:borrowed", str(course.CHECKPOINT))
+    evidence = json.loads(casestudy(*command, "--memory-limit", "0", "--json").stdout)["evidence"]
+    assert re.match(r"As it is: [1-9]\d+ of", evidence[0])
+    shell = {loaders.MEMORY_LIMIT_VARIABLE: "0"}
+    assert json.loads(casestudy(*command, "--json", **shell).stdout)["evidence"] == evidence
+
+
+def test_check_consumer_names_who_keeps_in_the_promised_json() -> None:
+    done = casestudy(
+        "check", "consumer", "casestudy.consumers:keeps_the_pair", str(course.CHECKPOINT), "--json"
+    )
+    assert (done.returncode, done.stderr.strip()) == (1, "")
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["streamer"]) == ("keeps", loaders.streamer_version())
+    assert len(found["stale"]) == len(FUSED_NAMES)
+    for stale in found["stale"]:
+        assert stale.keys() == {"victim", "overwriter", "bytes", "steps", "held_by"}
+        assert stale["held_by"].startswith(f"waiting[{stale['victim']!r}] in load_weights (")
+
+
+def test_check_consumer_that_keeps_nothing_succeeds() -> None:
+    done = casestudy(
+        "check", "consumer", "casestudy.consumers:copies_at_once", str(course.CHECKPOINT)
+    )
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "keeps nothing")
+
+
+LOADERS_OF_A_VISITOR = """
+import torch
+from safetensors.torch import load_file
+
+def items(files):
+    for file in files:
+        yield from load_file(file).items()
+
+def needs_more(files, device):
+    return items(files)
+
+def breaks(files):
+    raise RuntimeError("no such device")
+
+def yields_tensors(files):
+    yield torch.ones(2)
+
+def lists(weights):
+    return list(weights)
+
+NOT_A_FUNCTION = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "told"),
+    [
+        ("iterator", "visitor", "is not PACKAGE.MODULE:NAME"),
+        ("iterator", "no_such_module:load", "no_such_module cannot be imported"),
+        ("iterator", "visitor:nope", "there is no nope in visitor"),
+        ("iterator", "visitor:NOT_A_FUNCTION", "is a int, not a function"),
+        ("iterator", "visitor:needs_more", "also needs device; write a function"),
+        ("iterator", "visitor:breaks", "visitor:breaks raised RuntimeError: no such device"),
+        ("iterator", "visitor:yields_tensors", "guard takes (name, tensor) pairs"),
+        ("consumer", "visitor:breaks", "visitor:breaks raised RuntimeError"),
+    ],
+)
+def test_check_tells_a_mistake_in_a_sentence(
+    tmp_path: Path, kind: str, name: str, told: str
+) -> None:
+    done = check_as_a_visitor(tmp_path, kind, name)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "status"), [("iterator", "items", 0), ("consumer", "lists", 1)]
+)
+def test_check_finds_a_module_in_the_current_folder(
+    tmp_path: Path, kind: str, name: str, status: int
+) -> None:
+    assert check_as_a_visitor(tmp_path, kind, f"visitor:{name}").returncode == status
+
+
+def test_check_tells_a_missing_file(tmp_path: Path) -> None:
+    done = check_as_a_visitor(tmp_path, "consumer", "visitor:lists", "missing.safetensors")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "missing.safetensors does not exist" in done.stderr
+
+
+def check_as_a_visitor(
+    folder: Path, kind: str, name: str, file: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    (folder / "visitor.py").write_text(LOADERS_OF_A_VISITOR)
+    file = file or str(course.write_lesson_file(folder))
+    command = [str(COMMAND), "check", kind, name, file]
+    return subprocess.run(command, env=SHELL, cwd=folder, capture_output=True, text=True)

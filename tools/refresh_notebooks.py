@@ -7,6 +7,7 @@ Without arguments, the whole course. Writes the one canonical form that the test
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -50,4 +51,6 @@ def main(paths: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main([Path(argument) for argument in sys.argv[1:]])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("notebook", type=Path, nargs="*", help="else the whole course")
+    main(parser.parse_args().notebook)

@@ -28,8 +28,8 @@ class Report:
 
     verdict: "owned" or "lends" of an iterator, "keeps nothing" or "keeps" of a consumer.
     evidence: a sentence for each run. stale: the tensors that were overwritten while they were
-    kept, of the run that shows most. different: names that came out of a consumer with other bytes
-    than a plain load gives, though nothing was seen to be kept.
+    kept, of the first run that shows any. different: names of what came out of a consumer with
+    other bytes than a plain load gives.
     """
 
     verdict: Verdict
@@ -106,8 +106,11 @@ def check_consumer(
     named = dict(tensors.items() if isinstance(tensors, Mapping) else tensors)
     if not named:
         raise CaseStudyError("there are no tensors to feed the consumer with.")
-    runs = [_feed(consume, named, setting) for setting in _settings()]
-    stale = max((run.stale for run in runs), key=len)
+    runs: list[_Run] = []
+    for setting in _settings():
+        is_news = not any(run.stale for run in runs)  # one run with its holders is enough
+        runs.append(_feed(consume, named, setting, looks_for_holders=is_news))
+    stale = next((run.stale for run in runs if run.stale), [])
     different = sorted({name for run in runs for name in run.different})
     bad = [run for run in runs if run.stale or run.different or run.error]
     evidence = [run.sentence for run in bad] or [
@@ -128,7 +131,7 @@ def _keep_everything(
     factory: Callable[[], Iterable[Sequence[Any]]], buffers: AbstractContextManager[None]
 ) -> _Kept:
     with buffers:
-        watched = ExactGuard(factory(), "record", "full")
+        watched = ExactGuard(factory(), "record", "full", looks_for_holders=False)
         kept = list(watched)
     return _Kept(len(kept), watched.stale, watched.unwatched)
 
@@ -173,9 +176,12 @@ def _feed(
     consume: Callable[[Iterator[NamedTensor]], Any],
     named: dict[str, torch.Tensor],
     setting: _Setting,
+    *,
+    looks_for_holders: bool,
 ) -> _Run:
     right = _results(consume(_owned(named, setting)))
-    watched = ExactGuard(lend(named, **setting._asdict()), "record", "full")
+    lent = lend(named, **setting._asdict())
+    watched = ExactGuard(lent, "record", "full", looks_for_holders=looks_for_holders)
     error, different = "", list[str]()
     try:
         made = _results(consume(watched))

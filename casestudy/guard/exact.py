@@ -29,7 +29,7 @@ NEAREST = 16  # so many of the waiting frames can be the one that lets go
 class _Kept(NamedTuple):
     """A tensor that somebody keeps.
 
-    version: torch's count of writes. witness: shares that count, but no memory.
+    version: how often torch has written into it so far. witness: shares that count, no memory.
     """
 
     lent: Lent
@@ -47,11 +47,17 @@ class _Suspect(NamedTuple):
 class ExactGuard(Guard[Item]):
     """See `guard`."""
 
-    def __init__(self, iterator: Iterable[Item], on_stale: OnStale, digest: Digest) -> None:
-        super().__init__(iterator, on_stale)
+    def __init__(
+        self,
+        iterator: Iterable[Item],
+        on_stale: OnStale,
+        digest: Digest,
+        *,
+        looks_for_holders: bool = True,
+    ) -> None:
+        super().__init__(iterator, on_stale, looks_for_holders=looks_for_holders)
         self._digest = digest
         self._current: Lent | None = None
-        self._version: int | None = None
         self._kept: dict[int, _Kept] = {}
         self._suspects: dict[int, _Suspect] = {}
         self._waiting: dict[int, int] = {}  # where the waiting frames are, by their ids
@@ -70,7 +76,6 @@ class ExactGuard(Guard[Item]):
     def _handed_out(self, lent: Lent, pair: Item) -> None:
         self._current = lent
         self._pair = pair
-        self._version = _version(pair[1])
 
     def _before(self, frame: FrameType) -> None:
         self._settle(frame)
@@ -85,14 +90,11 @@ class ExactGuard(Guard[Item]):
         lent = self._current
         if lent is None:
             return
-        is_kept = self._is_kept(frame)
-        version = _version(self._pair[1])
-        if version != self._version:  # the consumer has written into it, as it may
-            lent.mark = self._mark(lent.region)
-        elif self._mark(lent.region) != lent.mark:
-            self._convict(lent, None)
-        if is_kept and not lent.finding:
-            self._kept[lent.index] = _kept(lent, self._pair[1], version)
+        if self._is_kept(frame):
+            kept = _kept(lent, self._pair[1])
+            if kept.version:  # the consumer has written into it, as it may
+                lent.mark = self._mark(lent.region)
+            self._kept[lent.index] = kept
         self._pair = None
 
     def _is_kept(self, frame: FrameType) -> bool:
@@ -141,8 +143,9 @@ class ExactGuard(Guard[Item]):
         return False
 
     def _is_written_over(self, lent: Lent) -> bool:
-        later = islice(self._yields, lent.index + 1, None)
-        return any(span.overlap(lent.region.span) for _, span, _ in later)
+        device, start, stop, _ = lent.region
+        later = (region for _, region, _ in islice(self._yields, lent.index + 1, None))
+        return any(on == device and low < stop and start < high for on, low, high, _ in later)
 
     def _suspect(self, lents: list[Lent]) -> None:
         for lent in lents:
@@ -176,20 +179,23 @@ class ExactGuard(Guard[Item]):
 
     def _ended(self, frame: FrameType) -> None:
         self._suspect(self._changed())
-        lents = {index: each.lent for index, each in self._suspects.items()}
+        now = len(self._yields)
+        open_cases = [each.lent for each in self._suspects.values() if each.yields == now]
         last = self._current
-        if last is not None and last.index not in lents and self._outlived_its_bytes(last):
-            lents[last.index] = last
+        if last is not None and last.index not in self._suspects and self._outlived_its_bytes(last):
+            open_cases.append(last)
         found: dict[int, Holder | None] = {}
-        if lents:
-            found |= self._holders(list(lents.values()), frame, ended=True)
-        hidden = {index: lents[index].tensor() for index in self._suspects if index not in found}
+        if open_cases:
+            found |= self._holders(open_cases, frame, ended=True)
+        hidden = {each.index: each.tensor() for each in open_cases if each.index not in found}
+        hidden.pop(now - 1, None)  # the last one may be in the loop's own variable, and nowhere
         if hidden:
             found |= holders.containers(hidden, frame)
-        for index, lent in lents.items():
-            holder = found.get(index)
-            if holder or (index in self._suspects and index not in found):
-                self._convict(lent, holder)
+        for index, suspect in list(self._suspects.items()):
+            if index not in found or found[index]:
+                self._convict(suspect.lent, found.get(index))
+        if last is not None and found.get(last.index) and not last.finding:
+            self._convict(last, found[last.index])
         self._kept.clear()
         self._suspects.clear()
 
@@ -197,14 +203,9 @@ class ExactGuard(Guard[Item]):
         return lent() is not None and self._mark(lent.region) != lent.mark
 
 
-def _kept(lent: Lent, tensor: torch.Tensor, version: int | None) -> _Kept:
-    if version is None:
+def _kept(lent: Lent, tensor: torch.Tensor) -> _Kept:
+    if tensor.is_inference():  # torch does not count the writes into these
         return _Kept(lent, None, None)
     witness = tensor.detach()
     witness.data = torch.empty(0, dtype=tensor.dtype)
-    return _Kept(lent, version, witness)
-
-
-def _version(tensor: torch.Tensor) -> int | None:
-    """torch's count of writes into the tensor and its views; inference tensors have none."""
-    return None if tensor.is_inference() else tensor._version
+    return _Kept(lent, witness._version, witness)

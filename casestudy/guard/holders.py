@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from types import CodeType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from casestudy.guard.loops import variables
 MOST_OBJECTS = 8_000  # as many are looked at in one search
 MOST_OBJECTS_A_ROOT = 2_000
 MOST_FRAMES = 16  # as many of a thread's frames, from the innermost
+ASKED_AT_ONCE = 4  # so many objects the garbage collector is asked about in one go
 NOT_CONTAINERS = (str, bytes, bytearray, int, float, complex, bool, type(None), CodeType, FrameType)
 
 
@@ -178,31 +179,36 @@ def containers(things: Mapping[int, object], frame: FrameType) -> dict[int, Hold
 
     Lists, dicts, deques and sets, such as a list that is being built by `frame` and is in no
     variable yet; None for `enumerate` and `zip`, which keep what they returned last and hand it to
-    nobody. Reads the whole heap.
+    nobody. Reads the whole heap, for the first few of `things`: whoever contains them is looked
+    through for the others.
     """
     found: dict[int, Holder | None] = {}
     wanted = {id(thing): key for key, thing in things.items()}
-    targets = list(things.values())
+    targets = list(islice(things.values(), ASKED_AT_ONCE))
     for _ in range(3):  # directly, in a pair, or in what `enumerate` makes of a pair
         referrers: list[object] = []  # ours of the round before must not be found
         referrers = [each for each in gc.get_referrers(*targets) if each is not targets]
         for each in referrers:
+            if each is things:
+                continue
             for child, path in _members(each, f"a {type(each).__name__} in no variable, at "):
-                if id(child) in wanted and each is not things:
-                    found.setdefault(wanted[id(child)], Holder(path, *_root(frame, {})[1:]))
+                for key in _keys_inside(child, wanted):
+                    found.setdefault(key, Holder(path, *_root(frame, {})[1:]))
             if isinstance(each, enumerate | zip):
-                inside = [id(part) for part in gc.get_referents(each) if id(part) in wanted]
-                found |= {wanted[part]: None for part in inside if wanted[part] not in found}
+                for part in gc.get_referents(each):
+                    found |= {key: None for key in _keys_inside(part, wanted) if key not in found}
         targets = [each for each in referrers if type(each) is tuple]
-        wanted = {
-            id(each): wanted[id(part)]
-            for each in targets
-            for part in cast(tuple[object, ...], each)
-            if id(part) in wanted
-        }
         if not targets:
             break
     return found
+
+
+def _keys_inside(thing: object, wanted: Mapping[int, int], depth: int = 2) -> list[int]:
+    """The keys of the wanted ids of `thing` and, if it is a tuple, of what is in it."""
+    keys = [wanted[id(thing)]] if id(thing) in wanted else []
+    if depth and type(thing) is tuple:
+        keys += [key for part in thing for key in _keys_inside(part, wanted, depth - 1)]
+    return keys
 
 
 def _root(frame: FrameType, names: Mapping[str, Any]) -> Root:

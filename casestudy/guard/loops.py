@@ -17,6 +17,7 @@ from typing import Any
 from casestudy.guard.liveness import flow
 
 FURTHEST = 8  # how many frames without a reference are passed on the way up
+KEEPS_THE_DICT = sys.version_info < (3, 13)
 GENERATOR = (
     inspect.CO_GENERATOR
     | inspect.CO_COROUTINE
@@ -85,10 +86,19 @@ def variables(frame: FrameType, names: Collection[str] | None = None) -> dict[st
     if names is not None and not names:
         return {}
     seen = frame.f_locals
-    chosen = dict(seen) if names is None else {name: seen[name] for name in names if name in seen}
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
-        if sys.getrefcount(seen) == 3:  # nobody else has asked
-            seen.clear()
+    if names is None:
+        chosen = dict(seen)
+    else:
+        chosen = {}
+        for name in names:
+            if name in seen:
+                chosen[name] = seen[name]
+    if (
+        KEEPS_THE_DICT
+        and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        and sys.getrefcount(seen) == 3  # nobody else has asked
+    ):
+        seen.clear()
     return chosen
 
 

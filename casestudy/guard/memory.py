@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
-
-from casestudy.aliasing import ByteSpan
 
 Digest = Literal["sampled", "full"]
 
@@ -17,11 +15,9 @@ WINDOWS, WINDOW_NBYTES = 16, 64
 CHUNK_NBYTES = 1 << 20
 
 
-class Region(NamedTuple):
-    """Where a tensor's elements lie: its span and, if it has gaps, how to leave them out."""
-
-    span: ByteSpan
-    strided: tuple[torch.Size, tuple[int, ...], torch.dtype] | None
+# where a tensor's elements lie: device, start and stop and, if there are gaps between them, how to
+# leave those out; a plain tuple, since one is made for every yield
+Region = tuple[str, int, int, tuple[torch.Size, tuple[int, ...], torch.dtype] | None]
 
 
 def mark(region: Region, digest: Digest) -> int | None:
@@ -31,8 +27,8 @@ def mark(region: Region, digest: Digest) -> int | None:
     contiguous change longer than a fifteenth of it; "full" reads every byte. A tensor with gaps
     is read whole. Equal bytes have equal marks within one process.
     """
-    device, start, stop = region.span
-    if region.strided:
+    device, start, stop, strided = region
+    if strided:
         return _mark_of_elements(region)
     if stop - start <= WHOLE_NBYTES:
         seen = read(device, start, stop - start)
@@ -95,11 +91,11 @@ def _chunks(start: int, stop: int) -> list[tuple[int, int]]:
 
 
 def _mark_of_elements(region: Region) -> int | None:
-    assert region.strided
-    seen = read(region.span.device, region.span.start, region.span.nbytes)
-    if seen is None:
+    device, start, stop, strided = region
+    seen = read(device, start, stop - start)
+    if seen is None or strided is None:
         return None
-    shape, strides, dtype = region.strided
+    shape, strides, dtype = strided
     elements = torch.frombuffer(bytearray(seen), dtype=torch.uint8).view(dtype)
     packed = elements.as_strided(shape, strides).contiguous().view(-1)
     return hash(packed.view(torch.uint8).numpy().tobytes())

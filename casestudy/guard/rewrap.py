@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
-from casestudy.aliasing import ByteSpan, byte_span
+from casestudy.aliasing import byte_span
 from casestudy.guard.memory import Region
 
 
@@ -23,13 +22,22 @@ def rewrap(tensor: torch.Tensor) -> torch.Tensor | None:
     none that can be looked at: for empty and sparse tensors, devices other than CPU and CUDA,
     results of autograd, lazily conjugated ones, and subclasses that wrap other tensors.
     """
-    if not _can_be_rewrapped(tensor):
-        return None
-    bare = tensor.detach() if tensor.requires_grad else tensor
+    kind = type(tensor)
+    if not (tensor.is_cpu or tensor.is_cuda) or tensor.is_conj() or tensor.is_neg():
+        return None  # DLPack would drop the last two
     try:
-        return _dressed(from_dlpack(to_dlpack(bare)), tensor)
-    except (BufferError, RuntimeError):  # packed and quantised dtypes
+        if kind is torch.Tensor and not tensor.requires_grad:
+            fresh: torch.Tensor = torch._C._from_dlpack(torch._C._to_dlpack(tensor))
+        elif tensor.grad_fn is None and kind.__torch_dispatch__ == torch.Tensor.__torch_dispatch__:
+            bare = torch._C._to_dlpack(tensor.detach().as_subclass(torch.Tensor))
+            fresh = _of_kind(torch._C._from_dlpack(bare), tensor, kind)
+        else:
+            return None
+    except (BufferError, RuntimeError):  # no strided memory, or a packed or quantised dtype
         return None
+    if tensor.__dict__:
+        fresh.__dict__.update(tensor.__dict__)
+    return fresh if tensor.numel() else None
 
 
 def region(tensor: torch.Tensor) -> Region:
@@ -37,35 +45,12 @@ def region(tensor: torch.Tensor) -> Region:
     device = "cpu" if tensor.is_cpu else str(tensor.device)
     start = tensor.data_ptr()
     if tensor.is_contiguous():
-        return Region(ByteSpan(device, start, start + tensor.nbytes), None)
-    return Region(byte_span(tensor), (tensor.shape, tensor.stride(), tensor.dtype))
-
-
-def _can_be_rewrapped(tensor: torch.Tensor) -> bool:
-    kind = type(tensor)
-    return (
-        (tensor.is_cpu or tensor.is_cuda)
-        and tensor.layout is torch.strided
-        and tensor.numel() > 0
-        and tensor.grad_fn is None
-        and not (tensor.is_conj() or tensor.is_neg())  # DLPack would drop that bit
-        and (kind is torch.Tensor or kind.__torch_dispatch__ == torch.Tensor.__torch_dispatch__)
-    )
-
-
-def _dressed(fresh: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
-    kind = type(original)
-    if original.requires_grad and kind is torch.Tensor:
-        fresh.requires_grad_()
-    elif kind is not torch.Tensor:
-        fresh = _of_kind(fresh, original, kind)
-    if original.__dict__:
-        fresh.__dict__.update(original.__dict__)
-    return fresh
+        return device, start, start + tensor.nbytes, None
+    return device, start, byte_span(tensor).stop, (tensor.shape, tensor.stride(), tensor.dtype)
 
 
 def _of_kind(fresh: torch.Tensor, original: torch.Tensor, kind: type[torch.Tensor]) -> torch.Tensor:
     if issubclass(kind, nn.Parameter):
-        parameter = nn.Parameter(fresh, requires_grad=original.requires_grad)
-        return parameter if kind is nn.Parameter else parameter.as_subclass(kind)
+        fresh = nn.Parameter(fresh, requires_grad=original.requires_grad)
+        return fresh if kind is nn.Parameter else fresh.as_subclass(kind)
     return fresh.as_subclass(kind).requires_grad_(original.requires_grad)

@@ -25,6 +25,8 @@ OnStale = Literal["raise", "warn", "record"]
 Why = Literal["overwritten", "freed", "kept"]
 Item = TypeVar("Item", bound=Sequence[Any])
 
+PAIRS = (tuple, list)
+NOWHERE: Region = ("", 0, 0, None)
 SEARCHES = 64  # so many are made for holders while the iterator runs; the rest at its end
 FRUITLESS = 32  # one that finds nobody takes longest, and counts for so many
 HEAP_READINGS = 8  # so many times the garbage collector is asked as well
@@ -35,7 +37,7 @@ class Stale:
     """A tensor that was kept.
 
     victim: its name. nbytes: its size in bytes.
-    steps: how many times the iterator advanced while it was held.
+    steps: how many times the iterator has advanced so far while it was held.
     why: "overwritten", "freed", or "kept" in the mode that looks at no bytes.
     overwriter: the first tensor yielded later whose bytes lie on the victim's, if there is one.
     held_by: who held it, as far as the interpreter can tell.
@@ -92,6 +94,11 @@ class Lent(weakref.ref[torch.UntypedStorage]):
     storage: int
     finding: Stale | None
 
+    @property
+    def nbytes(self) -> int:
+        """From the first byte to the last."""
+        return self.region[2] - self.region[1]
+
 
 class Guard(Iterator[Item]):
     """The wrapped iterator. See `guard`.
@@ -100,14 +107,16 @@ class Guard(Iterator[Item]):
     unwatched: names of yielded tensors that cannot be looked after, such as sparse ones.
     """
 
-    def __init__(self, iterator: Iterable[Item], on_stale: OnStale) -> None:
+    def __init__(
+        self, iterator: Iterable[Item], on_stale: OnStale, *, looks_for_holders: bool = True
+    ) -> None:
         self._iterator = iter(iterator)
         self._on_stale = on_stale
-        self._yields: list[tuple[str, ByteSpan, int | None]] = []
+        self._yields: list[tuple[str, Region, int | None]] = []
         self._found: list[Lent] = []
         self._told = 0
-        self._patience = {True: SEARCHES, False: SEARCHES}
-        self._heap_readings = HEAP_READINGS
+        self._patience = dict.fromkeys((True, False), SEARCHES if looks_for_holders else 0)
+        self._heap_readings = HEAP_READINGS if looks_for_holders else 0
         self._finished = False
         self._on_death = _weakly(self)
         self.unwatched: list[str] = []
@@ -180,7 +189,9 @@ class Guard(Iterator[Item]):
 
     def _findings(self, lents: list[Lent]) -> list[Stale]:
         """What was found of `lents`, in the order of the yields, with overwriters as of now."""
-        overwriters = first_overwriters([(span, seen) for _, span, seen in self._yields])
+        overwriters = first_overwriters(
+            [(ByteSpan(*region[:3]), seen) for _, region, seen in self._yields]
+        )
         found = []
         for lent in sorted(lents, key=attrgetter("index")):
             assert lent.finding
@@ -204,7 +215,7 @@ class Guard(Iterator[Item]):
 
     def _lend(self, item: Item) -> Item:
         """Notes the pair, and hands it on with its tensor rewrapped."""
-        if not isinstance(item, tuple | list) or len(item) < 2:
+        if not isinstance(item, PAIRS) or len(item) < 2:
             raise CaseStudyError(
                 f"the iterator yielded a {type(item).__name__}; guard takes (name, tensor) pairs."
             )
@@ -212,7 +223,7 @@ class Guard(Iterator[Item]):
         index = len(self._yields)
         rewrapped = rewrap(tensor) if isinstance(tensor, torch.Tensor) else None
         if rewrapped is None:
-            self._yields.append((name, ByteSpan("", 0, 0), None))
+            self._yields.append((name, NOWHERE, None))
             if not isinstance(tensor, torch.Tensor) or tensor.numel():
                 self.unwatched.append(name)
             return item
@@ -223,7 +234,7 @@ class Guard(Iterator[Item]):
         lent.tensor = weakref.ref(rewrapped)
         lent.storage = storage._cdata
         lent.finding = None
-        self._yields.append((name, lent.region.span, lent.mark))
+        self._yields.append((name, lent.region, lent.mark))
         pair = _like(item, (name, rewrapped, *extra))
         self._handed_out(lent, pair)
         return pair
@@ -234,7 +245,7 @@ class Guard(Iterator[Item]):
         why: Why,
         held_by: Holder | None = None,
     ) -> None:
-        lent.finding = Stale(lent.name, lent.region.span.nbytes, 0, why, None, held_by)
+        lent.finding = Stale(lent.name, lent.nbytes, 0, why, None, held_by)
         self._count_steps(lent, dying=True)
         self._found.append(lent)
 
@@ -268,7 +279,7 @@ class Guard(Iterator[Item]):
 
         wanted = Wanted(
             {lent.storage: lent.index for lent in lents},
-            sorted((lent.region.span.start, lent.region.span.stop, lent.index) for lent in lents),
+            sorted((*lent.region[1:3], lent.index) for lent in lents),
             {each.storage for each in self._held()} - {lent.storage for lent in lents},
         )
         begin = holders.roots(frame, visible)
@@ -282,11 +293,11 @@ class Guard(Iterator[Item]):
             if lent.finding and not lent.finding.held_by and lent() is not None
         }
         lents = [lent for lent in found if lent.index in findings]
-        if not lents:
+        if not lents or self._heap_readings <= 0:
             return
         named: dict[int, Holder | None] = {**self._holders(lents, frame, ended=None)}
         hidden = {lent.index: lent.tensor() for lent in lents if lent.index not in named}
-        if hidden and self._heap_readings > 0:
+        if hidden:
             self._heap_readings -= 1
             named |= holders.containers(hidden, frame)
         for index, finding in findings.items():

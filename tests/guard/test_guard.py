@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,9 @@ import pytest
 import torch
 from torch import nn
 
+from casestudy import course
+from casestudy.checkpoint import shard_paths
+from casestudy.consumers import keeps_the_pair
 from casestudy.errors import CaseStudyError
 from casestudy.guard import StaleTensorError, StaleTensorWarning, guard
 from casestudy.loaders import borrowed, cloned
@@ -435,6 +440,36 @@ def test_a_guard_that_nobody_holds_is_gone() -> None:
         gc.enable()
 
 
+# what cannot be decided
+
+
+def test_a_hold_that_nobody_will_read_is_reported_all_the_same() -> None:
+    """`chain` keeps the list that it has passed; nothing tells that it will not look again."""
+
+    def chains(weights: Pairs) -> None:
+        for _, tensor in itertools.chain([next(weights)], weights):
+            tensor.clone()
+
+    assert victims(lend(tensors()), chains) == ["t0"]
+
+
+def test_a_bare_address_is_not_seen() -> None:
+    addresses = []
+
+    def keeps_addresses(weights: Pairs) -> None:
+        for _, tensor in weights:
+            addresses.append(tensor.data_ptr())
+
+    assert victims(lend(tensors()), keeps_addresses) == []
+    assert len(set(addresses)) == 1
+
+
+def test_equal_bytes_are_no_change() -> None:
+    named = dict.fromkeys("abc", torch.ones(4))
+    assert victims(lend(named), keep_all) == []
+    assert victims(lend(named, on_recycle="quarantine"), keep_all) == ["a", "b"]
+
+
 # the cheap mode
 
 
@@ -502,3 +537,12 @@ def test_the_streamers_views_are_caught_and_its_copies_are_not(lesson_file: Path
     assert victims(borrowed(lesson_file, memory_limit=0), drop) == []
     assert victims(borrowed(lesson_file, memory_limit=-1), keep_all) == []
     assert victims(cloned(lesson_file, memory_limit=0), keep_all) == []
+
+
+def test_the_readme_quotes_what_the_guard_says_of_the_incident() -> None:
+    shards = shard_paths(course.CHECKPOINT)
+    with pytest.raises(StaleTensorError) as raised:
+        keeps_the_pair(guard(borrowed(shards, memory_limit=0)), shards)
+    said = re.sub(r"\(\S*/consumers\.py", "(consumers.py", str(raised.value.stale[0]))
+    [quoted] = re.findall(r"^> (.*)$", (course.ROOT / "README.md").read_text(), re.MULTILINE)
+    assert quoted.replace("`", "") == said
