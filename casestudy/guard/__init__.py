@@ -59,9 +59,9 @@ def guard(
     The tensors that it yields lie on the same bytes as the iterator's own, in storages of their
     own. Iterate inside `with guard(...) as weights:` if the loop may be left early.
 
-    It cannot see a bare integer address, nor a device copy that is still in flight; a consumer that
-    writes into a tensor through NumPy or `.data` and keeps it is reported, since nothing tells that
-    write from the iterator's.
+    It cannot see a bare integer address, a device copy that is still in flight, nor bytes that
+    change while the tensor is lent and not kept. A consumer that writes into a tensor through
+    NumPy or `.data` and keeps it is reported, since nothing tells that write from the iterator's.
 
     Raises `CaseStudyError` for other settings and for an iterator that is guarded already.
     """

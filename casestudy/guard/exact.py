@@ -88,7 +88,7 @@ class ExactGuard(Guard[Item]):
     def _settle(self, frame: FrameType) -> None:
         """The current tensor's own step is over: it is kept, or nobody will read it again."""
         lent = self._current
-        if lent is None:
+        if lent is None or self._pair is None:  # what came last could not be watched
             return
         if self._is_kept(frame):
             kept = _kept(lent, self._pair[1])
@@ -139,7 +139,8 @@ class ExactGuard(Guard[Item]):
         if version == kept.version or self._is_written_over(lent):
             return True
         lent.mark = seen  # its holder has written into it
-        self._kept[lent.index] = kept._replace(version=version)
+        if lent.index in self._kept:
+            self._kept[lent.index] = kept._replace(version=version)
         return False
 
     def _is_written_over(self, lent: Lent) -> bool:
@@ -149,8 +150,8 @@ class ExactGuard(Guard[Item]):
 
     def _suspect(self, lents: list[Lent]) -> None:
         for lent in lents:
-            del self._kept[lent.index]
-            self._suspects[lent.index] = _Suspect(lent, len(self._yields))
+            if self._kept.pop(lent.index, None):
+                self._suspects[lent.index] = _Suspect(lent, len(self._yields))
 
     def _look_for_holders(self, frame: FrameType) -> None:
         now = len(self._yields)
@@ -165,13 +166,10 @@ class ExactGuard(Guard[Item]):
 
     def _died(self, lent: Lent, frame: FrameType) -> None:
         super()._died(lent, frame)
-        if lent.index in self._kept:
-            if self._has_changed(self._kept[lent.index]):
-                self._convict(lent, holders.letting_go(frame))
-            self._kept.pop(lent.index)
-        elif lent.index in self._suspects and not self._took_it_only(frame):
+        kept = self._kept.pop(lent.index, None)
+        suspect = self._suspects.pop(lent.index, None)
+        if (kept and self._has_changed(kept)) or (suspect and not self._took_it_only(frame)):
             self._convict(lent, holders.letting_go(frame))
-        self._suspects.pop(lent.index, None)
 
     def _took_it_only(self, frame: FrameType) -> bool:
         position = self._waiting.get(id(frame))

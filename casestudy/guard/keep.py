@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import FrameType
 
 from casestudy.guard.memory import Region
-from casestudy.guard.watch import Guard, Item, Lent
+from casestudy.guard.watch import Guard, Item, Lent, OnStale
 
 
 class KeepGuard(Guard[Item]):
     """See `guard`. While one tensor is used the one before it must be gone."""
 
-    _previous: Lent | None = None
-    _current: Lent | None = None
+    def __init__(self, iterator: Iterable[Item], on_stale: OnStale) -> None:
+        super().__init__(iterator, on_stale)
+        self._recent: dict[int, Lent] = {}  # the last two yields at most
 
     def _held(self) -> list[Lent]:
-        return [*(each for each in (self._previous, self._current) if each), *self._found]
+        return [*self._recent.values(), *self._found]
 
     def _mark(self, region: Region) -> int | None:
         return None
 
     def _handed_out(self, lent: Lent, pair: Item) -> None:
-        self._previous, self._current = self._current, lent
+        self._recent[lent.index] = lent
 
     def _before(self, frame: FrameType) -> None:
-        lent = self._previous
-        if lent is None or lent() is None:
-            return
-        self._note(lent, "kept", self._search([lent], frame, besides_loops=False).get(lent.index))
+        lent = self._recent.pop(len(self._yields) - 2, None)
+        if lent is not None and lent() is not None:
+            found = self._search([lent], frame, besides_loops=False)
+            self._note(lent, "kept", found.get(lent.index))
 
     def _after(self, frame: FrameType) -> None:
         pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -211,7 +212,8 @@ class Guard(Iterator[Item]):
         if self._on_stale == "raise":
             self._finished = True
             raise error
-        warnings.warn(StaleTensorWarning(str(error)), stacklevel=3)
+        where = frame.f_code.co_filename, frame.f_lineno
+        warnings.warn_explicit(StaleTensorWarning(str(error)), None, *where)
 
     def _lend(self, item: Item) -> Item:
         """Notes the pair, and hands it on with its tensor rewrapped."""
@@ -239,12 +241,7 @@ class Guard(Iterator[Item]):
         self._handed_out(lent, pair)
         return pair
 
-    def _note(
-        self,
-        lent: Lent,
-        why: Why,
-        held_by: Holder | None = None,
-    ) -> None:
+    def _note(self, lent: Lent, why: Why, held_by: Holder | None) -> None:
         lent.finding = Stale(lent.name, lent.nbytes, 0, why, None, held_by)
         self._count_steps(lent, dying=True)
         self._found.append(lent)
@@ -303,27 +300,29 @@ class Guard(Iterator[Item]):
         for index, finding in findings.items():
             finding.held_by = named.get(index)
 
+    @abstractmethod
     def _held(self) -> list[Lent]:
         """Those that somebody may hold."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _mark(self, region: Region) -> int | None:
-        raise NotImplementedError
+        """Stands for the bytes of `region` as they are now."""
 
+    @abstractmethod
     def _handed_out(self, lent: Lent, pair: Item) -> None:
-        raise NotImplementedError
+        """`pair` is what the consumer gets."""
 
+    @abstractmethod
     def _before(self, frame: FrameType) -> None:
         """The consumer asks for the next; nothing has been overwritten since its last step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _after(self, frame: FrameType) -> None:
         """The next is there, and not yet handed out."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _ended(self, frame: FrameType) -> None:
         """There is no next."""
-        raise NotImplementedError
 
     def _died(self, lent: Lent, frame: FrameType) -> None:
         """The last view of `lent` is gone, let go by `frame`; its memory is still there."""
