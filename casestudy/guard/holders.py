@@ -15,13 +15,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from types import CodeType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import (
+    BuiltinMethodType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from casestudy.guard.loops import variables
+from casestudy.guard.loops import GENERATOR, variables
 
 MOST_OBJECTS = 8_000  # as many are looked at in one search
 MOST_OBJECTS_A_ROOT = 2_000
@@ -101,7 +109,7 @@ class Root(NamedTuple):
 def roots(
     frame: FrameType | None, visible: Callable[[FrameType], Mapping[str, Any]] = variables
 ) -> list[Root]:
-    """The variables of `frame` and its callers, of other threads, and of their modules.
+    """Where to look, nearest first: the waiting loops, their module, their callers, other threads.
 
     visible: what counts among the variables of the waiting frames.
     """
@@ -112,13 +120,17 @@ def roots(
         if thread != threading.get_ident()
         for each in islice(callers(top), MOST_FRAMES)
     ]
-    found = [_root(each, visible(each)) for each in waiting]
-    found += [_root(each, variables(each)) for each in others]
+    ordinary = (n for n, each in enumerate(waiting, 1) if not each.f_code.co_flags & GENERATOR)
+    near = next(ordinary, len(waiting))
     modules = {id(each.f_globals): each for each in reversed(waiting + others)}
-    for each in modules.values():
-        name = each.f_globals.get("__name__", "?")
-        found.append(_root(each, each.f_globals)._replace(function=f"module {name}"))
-    return found
+    first = [modules.pop(id(each.f_globals), None) for each in waiting[:near]]
+    return [
+        *(_root(each, visible(each)) for each in waiting[:near]),
+        *(_module_root(each) for each in first if each is not None),
+        *(_root(each, visible(each)) for each in waiting[near:]),
+        *(_root(each, variables(each)) for each in others),
+        *(_module_root(each) for each in modules.values()),
+    ]
 
 
 def find(wanted: Wanted, begin: list[Root], ignored: Iterable[object]) -> dict[int, Holder]:
@@ -166,7 +178,13 @@ def _reached(
                 inner = _root(thing.gi_frame, variables(thing.gi_frame))
                 todo.extend((value, name, inner) for name, value in inner.names.items())
         else:
-            todo.extend((child, spelt, whose) for child, spelt in _children(thing, path, packages))
+            try:
+                todo.extend(
+                    (each, spelt, whose) for each, spelt in _children(thing, path, packages)
+                )
+            except Exception:  # an object that does not like to be looked at hides no fault
+                continue
+            todo.extend((child, spelt, whose) for child, spelt in children)
 
 
 def letting_go(frame: FrameType) -> Holder:
@@ -215,6 +233,11 @@ def _root(frame: FrameType, names: Mapping[str, Any]) -> Root:
     return Root(names, frame.f_code.co_qualname, frame.f_code.co_filename, frame.f_lineno)
 
 
+def _module_root(frame: FrameType) -> Root:
+    name = frame.f_globals.get("__name__", "?")
+    return _root(frame, frame.f_globals)._replace(function=f"module {name}")
+
+
 def callers(frame: FrameType | None) -> Iterator[FrameType]:
     """`frame`, who called it, and so on."""
     while frame is not None:
@@ -253,9 +276,9 @@ def _children(thing: object, path: str, packages: set[str]) -> Iterator[tuple[ob
     elif isinstance(thing, partial):
         yield from _attributes({"args": thing.args, "keywords": thing.keywords}, path)
         yield thing.func, f"{path}.func"
-    elif isinstance(thing, MethodType):
+    elif isinstance(thing, MethodType | BuiltinMethodType):
         yield thing.__self__, f"{path}.__self__"
-        yield thing.__func__, path
+        yield getattr(thing, "__func__", None), path
     elif isinstance(thing, FunctionType):
         yield from _of_function(thing, path)
     elif isinstance(thing, ModuleType | type):
@@ -264,12 +287,21 @@ def _children(thing: object, path: str, packages: set[str]) -> Iterator[tuple[ob
             yield from _attributes(dict(vars(thing)), path)
     else:
         yield from _attributes(getattr(thing, "__dict__", {}), path)
+        yield from _slots(thing, path)
         kind = type(thing).__name__
         yield from ((each, f"{path} (inside a {kind})") for each in gc.get_referents(thing))
 
 
 def _attributes(attributes: Mapping[str, Any], path: str) -> Iterator[tuple[object, str]]:
     yield from ((value, f"{path}.{name}") for name, value in list(attributes.items()))
+
+
+def _slots(thing: object, path: str) -> Iterator[tuple[object, str]]:
+    for kind in type(thing).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(thing, name):
+                yield getattr(thing, name), f"{path}.{name}"
 
 
 def _of_function(function: FunctionType, path: str) -> Iterator[tuple[object, str]]:
