@@ -179,9 +179,7 @@ def _reached(
                 todo.extend((value, name, inner) for name, value in inner.names.items())
         else:
             try:
-                todo.extend(
-                    (each, spelt, whose) for each, spelt in _children(thing, path, packages)
-                )
+                children = list(_children(thing, path, packages))
             except Exception:  # an object that does not like to be looked at hides no fault
                 continue
             todo.extend((child, spelt, whose) for child, spelt in children)

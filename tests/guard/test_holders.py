@@ -273,7 +273,8 @@ def named_holders(weights: Pairs, consume: Callable[[Pairs], object]) -> dict[st
 
 def test_the_newest_is_looked_at_though_an_older_one_is_sound() -> None:
     def waits_one_step(weights: Pairs) -> None:
-        kept, waiting = [], {}
+        kept: list[torch.Tensor] = []
+        waiting: dict[str, torch.Tensor] = {}
         for name, tensor in weights:
             if not kept:
                 kept.append(tensor)
