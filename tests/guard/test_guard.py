@@ -82,9 +82,23 @@ def test_the_first_stale_tensor_is_raised_before_anyone_reads_it() -> None:
     assert "clone()" in str(raised.value)
 
 
-def test_what_c_code_collects_is_raised_at_the_end_at_the_latest() -> None:
+def test_what_c_code_collects_is_raised_two_steps_later() -> None:
+    """In no variable, so it may be a passing hold of an iterator in C, until it outlasts that."""
+    seen = []
+
+    def notes(weights: Pairs) -> Pairs:
+        for pair in weights:
+            seen.append(pair[0])
+            yield pair
+
     with pytest.raises(StaleTensorError, match=r"t0 .*a dict in no variable, at \['t0'\]"):
-        dict(guard(lend(tensors())))
+        dict(guard(notes(lend(tensors(9)))))
+    assert seen == ["t0", "t1", "t2"]
+
+
+def test_what_c_code_collects_at_the_very_end_is_raised_there() -> None:
+    with pytest.raises(StaleTensorError, match=r"t0 .*a dict in no variable, at \['t0'\]"):
+        dict(guard(lend(tensors(2))))
 
 
 def test_warnings_name_every_victim_once() -> None:
