@@ -186,7 +186,6 @@ class ExactGuard(Guard[Item]):
         if open_cases:
             found |= self._holders(open_cases, frame, ended=True)
         hidden = {each.index: each.tensor() for each in open_cases if each.index not in found}
-        hidden.pop(now - 1, None)  # the last one may be in the loop's own variable, and nowhere
         if hidden:
             found |= holders.containers(hidden, frame)
         for index, suspect in list(self._suspects.items()):

@@ -195,6 +195,7 @@ def test_a_holder_may_write_into_what_it_owns() -> None:
 
     assert victims(lenders.owned(tensors()), scales) == []
     assert victims(lend(tensors()), scales) == ["t0", "t1", "t2"]
+    assert victims(lend(tensors(), slots=2), scales) == ["t0", "t1"]
 
 
 def test_what_is_let_go_in_time_is_no_fault() -> None:
@@ -244,6 +245,24 @@ def test_freed_memory_is_reported_and_not_read() -> None:
     ]
     assert "lies in memory that is freed" in str(watched.stale[0])
     assert victims(lenders.freed_at_the_end(tensors()), drop) == []
+
+
+def test_the_last_tensor_counts_if_it_is_read_behind_the_loop() -> None:
+    def reads_behind(weights: Pairs) -> torch.Tensor:
+        for _, tensor in weights:  # noqa: B007
+            pass
+        return tensor
+
+    def numbers(weights: Pairs) -> None:
+        for _, (_, tensor) in enumerate(weights):
+            tensor.clone()
+
+    def lists(weights: Pairs) -> None:
+        assert list(weights)
+
+    assert victims(lenders.freed_at_the_end(tensors()), reads_behind) == ["t3"]
+    assert victims(lenders.freed_at_the_end(tensors()), numbers) == []
+    assert victims(lenders.freed_at_the_end(tensors()), lists) == ["t0", "t1", "t2", "t3"]
 
 
 @pytest.mark.parametrize(

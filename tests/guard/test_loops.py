@@ -72,6 +72,17 @@ def in_a_closure(it: Waiting) -> Callable[[], Any]:
     return lambda: tensor
 
 
+def lets_a_helper_read(it: Waiting) -> None:
+    tensor = None
+
+    def read() -> None:
+        len(tensor or ())
+
+    for pair in it:
+        read()
+        _name, tensor = pair
+
+
 def drops(it: Waiting) -> None:
     for _name, tensor in it:
         len(tensor)
@@ -87,6 +98,8 @@ def drops(it: Waiting) -> None:
         (reads_afterwards, {"tensor"}, set()),
         (by_hand, {"pair"}, set()),
         (in_a_closure, {"_name"}, set()),
+        (lets_a_helper_read, {"pair", "_name"}, {"tensor"}),
+        (drops, {"_name"}, {"tensor"}),
     ],
 )
 def test_a_variable_is_idle_if_it_is_written_before_it_is_read(
