@@ -10,6 +10,7 @@ a temporary folder (TMPDIR) and are read once before anything is timed.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import shutil
 import statistics
@@ -97,12 +98,24 @@ def _drop(weights: Iterable[Any]) -> None:
         pass
 
 
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
+def _count(text: str) -> int:
+    return math.ceil(_positive(text))
+
+
 def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m casestudy.bench", description=__doc__)
-    parser.add_argument("--gib", type=float, default=2, help="size of the large checkpoint")
-    parser.add_argument("--tensors", type=int, default=300, help="tensors in the large checkpoint")
-    parser.add_argument("--tiny", type=int, default=20_000, help="tensors in the tiny checkpoint")
-    parser.add_argument("--rounds", type=int, default=5, help="timed rounds")
+    take = parser.add_argument
+    take("--gib", type=_positive, default=2, help="size of the large checkpoint")
+    take("--tensors", type=_count, default=300, help="tensors in the large checkpoint")
+    take("--tiny", type=_count, default=20_000, help="tensors in the tiny checkpoint")
+    take("--rounds", type=_count, default=5, help="timed rounds")
     return parser.parse_args(arguments)
 
 

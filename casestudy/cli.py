@@ -198,11 +198,14 @@ def iterator(
 ) -> None:
     """Does this iterator lend? Keeps all that it yields, and looks for bytes that changed."""
     from casestudy.guard import check_iterator, target
-    from casestudy.loaders import memory_limit_set
+    from casestudy.loaders import memory_limit_set, plain
 
-    make = target.iterator_factory(factory, target.files_of(files))
+    paths = target.files_of(files)
+    make = target.iterator_factory(factory, paths)
+    are_safetensors = all(path.suffix == ".safetensors" for path in paths)
+    reference = partial(plain, paths) if are_safetensors else None
     with _told(factory), memory_limit_set(memory_limit):
-        report = check_iterator(make)
+        report = check_iterator(make, reference)
     _show_report(report, as_json)
 
 
@@ -289,7 +292,7 @@ def _told(spec: str) -> Iterator[None]:
             yield
     except CaseStudyError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CaseStudyError(f"{spec} raised {type(error).__name__}: {error}") from error
 
 

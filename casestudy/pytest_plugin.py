@@ -22,11 +22,10 @@ SHOWN = 5  # as many findings are spelt out
 
 @dataclass
 class _Watched:
-    """The guards of one test, and what is kept of their tensors for its sake."""
+    """The guards of one test."""
 
     owned: bool
     guards: list[Guard[Any]] = field(default_factory=list)
-    kept: list[Any] = field(default_factory=list)
 
 
 _WATCHED = pytest.StashKey[_Watched]()
@@ -56,20 +55,26 @@ def lending_iterator() -> Callable[..., Iterator[tuple[str, Any]]]:
 def guarded(request: pytest.FixtureRequest) -> Iterator[Callable[..., Iterator[Any]]]:
     """Wraps an iterator of (name, tensor); the test fails if a tensor is kept and overwritten.
 
-    guarded(iterator, mode="exact", digest="sampled") takes the settings of `casestudy.guard.guard`.
-    Under `@pytest.mark.owned_iterator` everything that is yielded is kept to the end of the test.
+    guarded(iterator, mode="exact", digest="full") takes the settings of `casestudy.guard.guard`.
+    The streamer's buffers are forced down to the smallest. Under `@pytest.mark.owned_iterator`
+    everything that is yielded is kept to the end of the test, and there are no settings.
     """
     from casestudy.guard import guard
-    from casestudy.loaders import memory_limit_set, smallest_buffers
+    from casestudy.guard.exact import KeepingGuard
+    from casestudy.loaders import smallest_buffers
 
     watched = _Watched(owned=_is_marked(request.node))
     request.node.stash[_WATCHED] = watched
 
     def wrap(iterator: Iterable[Any], **settings: Any) -> Iterator[Any]:  # noqa: ANN401
-        watched.guards.append(guard(iterator, on_stale="record", **settings))
-        return _keeping(watched) if watched.owned else watched.guards[-1]
+        if watched.owned:
+            watched.guards.append(KeepingGuard(iterator, "record", "full", **settings))
+        else:
+            settings = {"digest": "full", **settings}
+            watched.guards.append(guard(iterator, on_stale="record", **settings))
+        return watched.guards[-1]
 
-    with smallest_buffers() if watched.owned else memory_limit_set(None):
+    with smallest_buffers():
         yield wrap
 
 
@@ -90,24 +95,19 @@ def _is_marked(item: pytest.Item) -> bool:
     return item.get_closest_marker(MARKER) is not None
 
 
-def _keeping(watched: _Watched) -> Iterator[Any]:
-    for item in watched.guards[-1]:
-        watched.kept.append(item)
-        yield item
-
-
 def _judge(watched: _Watched) -> None:
     for each in watched.guards:
         each.close()
     stale = [found for each in watched.guards for found in each.stale]
-    if watched.owned and not watched.kept:
+    seen = sum(each.yielded - len(each.unwatched) for each in watched.guards)
+    if watched.owned and not seen:
         pytest.fail(
             f"{MARKER}: no tensor went through `guarded`, so nothing was tested.", pytrace=False
         )
     if watched.owned and stale:
         names = ", ".join(found.victim for found in stale[:SHOWN]) + (" …" if stale[SHOWN:] else "")
         pytest.fail(
-            f"the iterator lends: {len(stale)} of {len(watched.kept)} tensors were overwritten "
+            f"the iterator lends: {len(stale)} of {seen} tensors were overwritten "
             f"while they were held ({names}). Yield a copy of each.",
             pytrace=False,
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 CASES = """
-import pytest, torch
+import os, pytest, torch
 from casestudy import borrowed, course
 from casestudy.twin import lend
 
@@ -59,7 +59,7 @@ def test_owns(guarded):
     drops(guarded(clones(lend(TENSORS))))
 
 
-def test_a_large_buffer_hides_it(guarded):
+def test_a_large_buffer_hides_nothing(guarded):
     dict(guarded(borrowed(FILE)))
 
 
@@ -68,8 +68,29 @@ def test_the_buffer_is_forced_down(guarded):
     drops(guarded(borrowed(FILE)))
 
 
-def test_the_buffer_is_as_before(guarded):
-    dict(guarded(borrowed(FILE)))
+def test_the_buffer_is_as_before():
+    assert "RUNAI_STREAMER_MEMORY_LIMIT" not in os.environ
+
+
+def test_every_byte_is_read(guarded):
+    def changes_in_the_middle():
+        buffer = torch.zeros(100_000)
+        yield "a", buffer
+        buffer[3_000] = 1
+        yield "b", torch.zeros(4)
+    keeps(guarded(changes_in_the_middle()))
+
+
+@pytest.mark.owned_iterator
+def test_a_marked_guard_can_be_used_like_any(guarded):
+    with guarded(lend(TENSORS)) as weights:
+        next(weights)
+    assert weights.stale == []
+
+
+@pytest.mark.owned_iterator
+def test_arrays_are_not_watched(guarded):
+    drops(guarded((name, tensor.numpy()) for name, tensor in TENSORS.items()))
 
 
 @pytest.mark.owned_iterator
@@ -92,9 +113,12 @@ OUTCOMES = {
     "test_stale_floats_are_nan": "PASSED",
     "test_lends": "FAILED",
     "test_owns": "PASSED",
-    "test_a_large_buffer_hides_it": "PASSED",
+    "test_a_large_buffer_hides_nothing": "FAILED",
     "test_the_buffer_is_forced_down": "FAILED",
     "test_the_buffer_is_as_before": "PASSED",
+    "test_every_byte_is_read": "FAILED",
+    "test_a_marked_guard_can_be_used_like_any": "PASSED",
+    "test_arrays_are_not_watched": "FAILED",
     "test_without_the_fixture": "FAILED",
     "test_with_nothing_yielded": "FAILED",
     "test_fails_by_itself": "FAILED",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from casestudy.errors import CaseStudyError
-from casestudy.guard.exact import ExactGuard
+from casestudy.guard.exact import ExactGuard, KeepingGuard
 from casestudy.guard.watch import Stale
 from casestudy.loaders import smallest_buffers, streamer_version
-from casestudy.twin import OnRecycle, Order, lend
+from casestudy.twin import POISON, OnRecycle, Order, lend
 
-Verdict = Literal["owned", "lends", "keeps nothing", "keeps"]
+Verdict = Literal["owned", "lends", "corrupts", "keeps nothing", "keeps"]
 NamedTensor = tuple[str, torch.Tensor]
 
 MOST_SLOTS = 3
@@ -26,10 +26,11 @@ SHUFFLES = 2
 class Report:
     """What a check found.
 
-    verdict: "owned" or "lends" of an iterator, "keeps nothing" or "keeps" of a consumer.
+    verdict: "owned", "lends" or "corrupts" of an iterator; "keeps nothing" or "keeps" of a
+    consumer.
     evidence: a sentence for each run. stale: the tensors that were overwritten while they were
-    kept, of the first run that shows any. different: names of what came out of a consumer with
-    other bytes than a plain load gives.
+    kept, of the first run that shows any. different: names of what was yielded, or came out of a
+    consumer, with other bytes than a plain load gives.
     """
 
     verdict: Verdict
@@ -65,7 +66,10 @@ class Report:
         return f"{stale.victim} ({stale.nbytes} bytes), {stale.why}{by} while it was held"
 
 
-def check_iterator(factory: Callable[[], Iterable[Sequence[Any]]]) -> Report:
+def check_iterator(
+    factory: Callable[[], Iterable[Sequence[Any]]],
+    reference: Callable[[], Iterable[NamedTensor]] | None = None,
+) -> Report:
     """Does the iterator that `factory` makes lend what it yields?
 
     Takes everything and keeps it, so the whole checkpoint must fit in memory; once as it is, and
@@ -73,19 +77,29 @@ def check_iterator(factory: Callable[[], Iterable[Sequence[Any]]]) -> Report:
     buffer looks owned. What a factory sets for itself, such as a memory limit of its own, stays.
 
     factory: makes a fresh iterator of (name, tensor) or (name, tensor, extra) at every call.
+    reference: makes an iterator of the same tensors as they should be, if there is one: bytes that
+        are wrong when they are yielded change no more, and only a comparison shows them.
+
+    Raises `CaseStudyError` if nothing is yielded that can be watched.
     """
+    right = {name: tensor_bytes(tensor) for name, tensor in (reference() if reference else ())}
     runs = [
-        ("as it is", _keep_everything(factory, nullcontext())),
-        ("with the streamer's smallest buffers", _keep_everything(factory, smallest_buffers())),
+        ("as it is", _keep_everything(factory, nullcontext(), right)),
+        (
+            "with the streamer's smallest buffers",
+            _keep_everything(factory, smallest_buffers(), right),
+        ),
     ]
     evidence = [_say(how, run) for how, run in runs]
     as_it_is, forced = (run.stale for _, run in runs)
-    if not any(run.yielded for _, run in runs):
-        raise CaseStudyError("the iterator yields nothing, so there is nothing to check.")
+    if not any(run.yielded - len(run.unwatched) for _, run in runs):
+        raise CaseStudyError("the iterator yields no tensor, so there is nothing to check.")
     if forced and not as_it_is:
         evidence.append("It looks owned only because its buffer is larger than what is in it.")
     stale = [replace(each, held_by=None) for each in max(as_it_is, forced, key=len)]
-    return Report("lends" if stale else "owned", evidence, stale)
+    wrong = sorted({name for _, run in runs for name in run.wrong})
+    verdict: Verdict = "lends" if stale else "corrupts" if wrong else "owned"
+    return Report(verdict, evidence, stale, wrong)
 
 
 def check_consumer(
@@ -111,12 +125,19 @@ def check_consumer(
         is_news = not any(run.stale for run in runs)  # one run with its holders is enough
         runs.append(_feed(consume, named, setting, looks_for_holders=is_news))
     stale = next((run.stale for run in runs if run.stale), [])
+    taken = max(run.taken for run in runs)
+    if not taken:
+        raise CaseStudyError(
+            "the consumer took no tensor; give a function that reads the iterator to its end."
+        )
     different = sorted({name for run in runs for name in run.different})
     bad = [run for run in runs if run.stale or run.different or run.error]
     evidence = [run.sentence for run in bad] or [
         f"{len(runs)} runs over {len(named)} tensors in file order and shuffled, with 1 to "
         f"{MOST_SLOTS} slots: nothing was held longer than its own step."
     ]
+    if taken < len(named):
+        evidence.append(f"It took only {taken} of the {len(named)} tensors.")
     return Report("keeps" if bad else "keeps nothing", evidence, stale, different)
 
 
@@ -125,21 +146,30 @@ class _Kept:
     yielded: int
     stale: list[Stale]
     unwatched: list[str]
+    wrong: list[str]
 
 
 def _keep_everything(
-    factory: Callable[[], Iterable[Sequence[Any]]], buffers: AbstractContextManager[None]
+    factory: Callable[[], Iterable[Sequence[Any]]],
+    buffers: AbstractContextManager[None],
+    right: Mapping[str, bytes],
 ) -> _Kept:
     with buffers:
-        watched = ExactGuard(factory(), "record", "full", looks_for_holders=False)
-        kept = list(watched)
-    return _Kept(len(kept), watched.stale, watched.unwatched)
+        watched = KeepingGuard(factory(), "record", "full")
+        wrong = [
+            name
+            for name, tensor, *_ in watched
+            if name in right and tensor_bytes(tensor) != right[name]
+        ]
+    return _Kept(watched.yielded, watched.stale, watched.unwatched, wrong)
 
 
 def _say(how: str, run: _Kept) -> str:
     said = f"{how}: {len(run.stale)} of {run.yielded} kept tensors were overwritten"
     if run.unwatched:
         said += f", {len(run.unwatched)} could not be watched ({run.unwatched[0]})"
+    if run.wrong:
+        said += f", {len(run.wrong)} had wrong bytes when they were yielded ({run.wrong[0]})"
     return said[0].upper() + said[1:] + "."
 
 
@@ -170,6 +200,7 @@ class _Run:
     stale: list[Stale]
     different: list[str]
     error: str
+    taken: int
 
 
 def _feed(
@@ -181,6 +212,8 @@ def _feed(
 ) -> _Run:
     right = _results(consume(_owned(named, setting)))
     lent = lend(named, **setting._asdict())
+    if setting.on_recycle == "quarantine":
+        lent = _wiped_at_the_end(lent)
     watched = ExactGuard(lent, "record", "full", looks_for_holders=looks_for_holders)
     error, different = "", list[str]()
     try:
@@ -189,11 +222,26 @@ def _feed(
     except Exception as raised:  # whatever it is, it did not raise on tensors of its own
         error = f", and it raised {type(raised).__name__}: {raised}"
     watched.close()
+    results = f", {len(different)} of {len(right)} results with wrong bytes" if right else ""
     sentence = (
-        f"{setting}: {len(watched.stale)} of {len(named)} tensors kept past their step, "
-        f"{len(different)} results with wrong bytes{error}."
+        f"{setting}: {len(watched.stale)} of {len(named)} tensors kept past their step"
+        f"{results}{error}."
     )
-    return _Run(sentence, watched.stale, different, error)
+    return _Run(sentence, watched.stale, different, error, watched.yielded)
+
+
+def _wiped_at_the_end(
+    lent: Generator[NamedTensor, None, None],
+) -> Generator[NamedTensor, None, None]:
+    """A borrowed tensor is valid until the iterator advances, ends, or is closed: the last too."""
+    last = None
+    try:
+        for name, tensor in lent:
+            last = tensor
+            yield name, tensor
+    finally:
+        if last is not None and last.numel():
+            torch.empty(0, dtype=torch.uint8).set_(last.untyped_storage()).fill_(POISON)
 
 
 def _owned(named: dict[str, torch.Tensor], setting: _Setting) -> Iterator[NamedTensor]:
@@ -214,10 +262,11 @@ def _results(made: Any) -> dict[str, bytes]:  # noqa: ANN401, whatever a consume
         parts = [(f"[{index}]", part) for index, part in enumerate(made)]
     else:
         return {}
-    return {name: _bytes(part) for name, part in parts if isinstance(part, torch.Tensor)}
+    return {name: tensor_bytes(part) for name, part in parts if isinstance(part, torch.Tensor)}
 
 
-def _bytes(tensor: torch.Tensor) -> bytes:
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    """All bytes of its elements, in order."""
     flat = tensor.detach().cpu().contiguous().view(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 

@@ -18,8 +18,8 @@ import torch
 
 from casestudy.guard import holders
 from casestudy.guard.holders import Holder
-from casestudy.guard.loops import are_loop_references, is_handing_on
-from casestudy.guard.memory import Digest, Region, mark
+from casestudy.guard.loops import References, are_loop_references, is_handing_on
+from casestudy.guard.memory import Digest, Region, check_access, mark
 from casestudy.guard.rewrap import rewrap
 from casestudy.guard.watch import Guard, Item, Lent, OnStale
 
@@ -55,6 +55,7 @@ class ExactGuard(Guard[Item]):
         *,
         looks_for_holders: bool = True,
     ) -> None:
+        check_access()
         super().__init__(iterator, on_stale, looks_for_holders=looks_for_holders)
         self._digest = digest
         self._current: Lent | None = None
@@ -101,27 +102,26 @@ class ExactGuard(Guard[Item]):
         found = self._references()
         if found == self._unheld:
             return False
-        if found[2:] != self._unheld[2:]:
-            return True
-        to_pair, to_tensor = found[0] - self._unheld[0], found[1] - self._unheld[1]
-        return not are_loop_references(frame, self._pair, self._pair[1], to_pair, to_tensor)
+        beyond = References(*(now - idle for now, idle in zip(found, self._unheld, strict=True)))
+        return not are_loop_references(frame, self._pair, beyond)
 
-    def _references(self) -> tuple[int, int, int, int]:
-        """How many there are to the pair, its tensor and its storage, and to that inside torch."""
+    def _references(self) -> tuple[int, int, int, int, int]:
         storage = self._pair[1].untyped_storage()
         return (
             sys.getrefcount(self._pair),
             sys.getrefcount(self._pair[1]),
             sys.getrefcount(storage),
             torch._C._storage_Use_Count(storage._cdata),
+            self._pair[1]._use_count(),
         )
 
     def _after(self, frame: FrameType) -> None:
         if not self._kept and not self._suspects:
             return
         # the newest is read next, the oldest lies where a buffer is filled first
-        ends = [next(iter(self._kept)), next(reversed(self._kept))] if self._kept else []
-        if any(self._has_changed(self._kept[index]) for index in ends):
+        kept = self._kept
+        ends = [kept[next(iter(kept))], kept[next(reversed(kept))]] if kept else []
+        if any(self._has_changed(each) for each in ends):
             self._suspect(self._changed())
             self._look_for_holders(frame)
         self._waiting = {id(each): each.f_lasti for each in islice(holders.callers(frame), NEAREST)}
@@ -132,6 +132,9 @@ class ExactGuard(Guard[Item]):
 
     def _has_changed(self, kept: _Kept) -> bool:
         lent = kept.lent
+        storage = lent()
+        if storage is not None and _has_moved(lent, storage):
+            return False  # as `share_memory_` does; it is nobody else's any more
         seen = self._mark(lent.region)
         if seen == lent.mark:
             return False
@@ -197,7 +200,27 @@ class ExactGuard(Guard[Item]):
         self._suspects.clear()
 
     def _outlived_its_bytes(self, lent: Lent) -> bool:
-        return lent() is not None and self._mark(lent.region) != lent.mark
+        storage = lent()
+        if storage is None or _has_moved(lent, storage):
+            return False
+        return self._mark(lent.region) != lent.mark
+
+
+class KeepingGuard(ExactGuard[Item]):
+    """Keeps everything that it yields: whatever is overwritten was not the consumer's to keep."""
+
+    def __init__(self, iterator: Iterable[Item], on_stale: OnStale, digest: Digest) -> None:
+        super().__init__(iterator, on_stale, digest, looks_for_holders=False)
+        self.kept: list[Item] = []
+
+    def __next__(self) -> Item:
+        item = super().__next__()
+        self.kept.append(item)
+        return item
+
+
+def _has_moved(lent: Lent, storage: torch.UntypedStorage) -> bool:
+    return storage.data_ptr() != lent.region[1]
 
 
 def _kept(lent: Lent, tensor: torch.Tensor) -> _Kept:

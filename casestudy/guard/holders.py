@@ -123,6 +123,9 @@ def roots(
     ordinary = (n for n, each in enumerate(waiting, 1) if not each.f_code.co_flags & GENERATOR)
     near = next(ordinary, len(waiting))
     modules = {id(each.f_globals): each for each in reversed(waiting + others)}
+    for each in waiting:  # a loop in a module has these as its own variables
+        if each.f_locals is each.f_globals:
+            modules.pop(id(each.f_globals), None)
     first = [modules.pop(id(each.f_globals), None) for each in waiting[:near]]
     return [
         *(_root(each, visible(each)) for each in waiting[:near]),

@@ -27,9 +27,15 @@ class KeepGuard(Guard[Item]):
 
     def _before(self, frame: FrameType) -> None:
         lent = self._recent.pop(len(self._yields) - 2, None)
-        if lent is not None and lent() is not None:
-            found = self._search([lent], frame, besides_loops=False)
-            self._note(lent, "kept", found.get(lent.index))
+        if lent is None or lent() is None:
+            return
+        holder = self._search([lent], frame, besides_loops=True).get(lent.index)
+        if holder or not self._is_in_a_loop(lent, frame):
+            self._note(lent, "kept", holder)
+
+    def _is_in_a_loop(self, lent: Lent, frame: FrameType) -> bool:
+        """Whether a loop that skips some tensors still waits with it in a variable of its own."""
+        return lent.index in self._holders([lent], frame, ended=None)
 
     def _after(self, frame: FrameType) -> None:
         pass

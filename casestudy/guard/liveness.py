@@ -76,6 +76,11 @@ class Flow:
             numbers = step.following
         return offsets
 
+    def written_at(self, position: int) -> set[str]:
+        """The variables that the instruction at `position` writes or deletes."""
+        step = self._steps[bisect_right(self._offsets, position) - 1]
+        return {name for action, name in step.accesses if action != "LOAD"}
+
     def _after(self, position: int, ended: bool) -> list[int]:
         """The instructions that may follow once a waiting one has its answer."""
         step = self._steps[bisect_right(self._offsets, position) - 1]

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
+
+from casestudy.guard.exclusive import LOOKED_INTO, Exclusive
 from casestudy.guard.liveness import flow
 
 FURTHEST = 8  # how many frames without a reference are passed on the way up
@@ -26,40 +29,95 @@ GENERATOR = (
 )
 
 
-def are_loop_references(
-    frame: FrameType | None, item: object, tensor: object, to_item: int, to_tensor: int
-) -> bool:
-    """Whether so many references to a yielded tuple, and to the tensor in it, are idle variables.
+class References(NamedTuple):
+    """How many there are, beyond those that are always there.
 
-    That is, variables that are written before they are read again, and tuples that nothing else
-    holds.
+    in_torch: to the storage, by tensors that are views. from_views: to the tensor as their base;
+    Python counts all of these as one.
+    """
+
+    to_item: int
+    to_tensor: int
+    to_storage: int
+    in_torch: int
+    from_views: int
+
+    def is_nothing(self) -> bool:
+        return max(self) <= 0
+
+
+def are_loop_references(
+    frame: FrameType | None, item: Sequence[object], references: References
+) -> bool:
+    """Whether all those references to a yielded tuple and its tensor are idle variables.
+
+    That is, variables that are written before they are read again; with tuples, lists, views and
+    arrays that nothing else holds.
 
     frame: who waits for the next tensor; its callers are looked at as well, as far as generators
         hand the tensor on or functions return it.
     """
-    tuples: list[tuple[object, ...]] = []  # one for each variable that holds one
+    tensor = item[1]
+    assert isinstance(tensor, torch.Tensor)
+    left = references
+    values: list[object] = []  # the only references of our own
+    for value in _idle_values(frame, item, tensor, left):
+        if value is item:
+            left = left._replace(to_item=left.to_item - 1)
+        elif value is tensor:
+            left = left._replace(to_tensor=left.to_tensor - 1)
+        else:
+            values.append(value)
+    value = None
+    if left.is_nothing():
+        return True
+    return bool(values) and _without(left, Exclusive(values), item, tensor).is_nothing()
+
+
+def _without(
+    left: References, exclusive: Exclusive, item: object, tensor: torch.Tensor
+) -> References:
+    """What remains if everything that the variables alone hold is gone."""
+    storage = tensor.untyped_storage()._cdata
+    views = [
+        each
+        for each in exclusive.objects
+        if isinstance(each, torch.Tensor) and each.untyped_storage()._cdata == storage
+    ]
+    from_views = left.from_views - sum(each._base is tensor for each in views)
+    counted_once = 1 if left.from_views and not from_views else 0
+    return References(
+        left.to_item - exclusive.references(item),
+        left.to_tensor - exclusive.references(tensor) - counted_once,
+        left.to_storage,
+        left.in_torch - len(views),
+        from_views,
+    )
+
+
+def _idle_values(
+    frame: FrameType | None, item: object, tensor: object, left: References
+) -> Iterator[object]:
+    """The values of idle variables that may have to do with it, nearest first."""
+    to_item, to_tensor = left.to_item, left.to_tensor
+    only_names = max(left[2:]) <= 0  # no views: a loop's variables are the first to be found
     passed = 0
     while frame is not None and passed < FURTHEST:
-        before = to_item, to_tensor, len(tuples)
+        found = False
         for value in idle_variables(frame, ended=False).values():
-            if value is item:
-                to_item -= 1
-            elif value is tensor:
-                to_tensor -= 1
-            elif type(value) is tuple and any(each is item or each is tensor for each in value):
-                tuples.append(value)
-        value = None  # no reference of our own but those in `tuples`
-        if to_item <= 0 and to_tensor <= 0:
-            return True
+            if isinstance(value, LOOKED_INTO):
+                found = found or value is item or value is tensor or type(value) is tuple
+                to_item -= value is item
+                to_tensor -= value is tensor
+                yield value
+        value = None
+        if only_names and to_item <= 0 and to_tensor <= 0:
+            return
         if not frame.f_code.co_flags & GENERATOR:
-            if (to_item, to_tensor, len(tuples)) != before:
-                break
+            if found:
+                return
             passed += 1
         frame = frame.f_back
-    inside = [each for one in _only_held_by(tuples) for each in one]
-    to_item -= sum(each is item for each in inside)
-    to_tensor -= sum(each is tensor for each in inside)
-    return to_item <= 0 and to_tensor <= 0
 
 
 def idle_variables(frame: FrameType, *, ended: bool) -> dict[str, Any]:
@@ -71,11 +129,16 @@ def idle_variables(frame: FrameType, *, ended: bool) -> dict[str, Any]:
 
 
 def is_handing_on(frame: FrameType, position: int) -> bool:
-    """Whether `frame` has done nothing since it waited at `position` but take what came.
+    """Whether `frame` has not read what it had since it waited at `position`, and lets it go now.
 
-    That is: it is still inside the iterator's own code, or stores what it was given.
+    That is: it is still inside the iterator's own code, or stores what it was given, or writes a
+    variable that was idle while it waited.
     """
-    return frame.f_lasti in flow(frame.f_code).taking(position)
+    paths = flow(frame.f_code)
+    written = paths.written_at(frame.f_lasti)
+    return frame.f_lasti in paths.taking(position) or bool(
+        written & paths.idle(position, ended=False)
+    )
 
 
 def variables(frame: FrameType, names: Collection[str] | None = None) -> dict[str, Any]:
@@ -100,24 +163,3 @@ def variables(frame: FrameType, names: Collection[str] | None = None) -> dict[st
     ):
         seen.clear()
     return chosen
-
-
-def _only_held_by(variables: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """Those tuples, once each, that are held by the variables and nothing else.
-
-    variables: the tuple of each variable. One of our own tells how many references the counting
-        has itself.
-    """
-    ours = (object(),)
-    variables.append(ours)
-    distinct = {id(each): each for each in variables}
-    beyond = {
-        key: sys.getrefcount(each) - 2 * sum(one is each for one in variables)
-        for key, each in distinct.items()
-    }
-    variables.pop()
-    return [
-        each
-        for key, each in distinct.items()
-        if each is not ours and beyond[key] <= beyond[id(ours)]
-    ]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from contextlib import suppress
 from functools import cache
 from typing import Literal
 
 import torch
+
+from casestudy.errors import CaseStudyError
 
 Digest = Literal["sampled", "full"]
 
 WHOLE_NBYTES = 16 * 1024  # up to here every byte is read, whatever the digest
 WINDOWS, WINDOW_NBYTES = 16, 64
 CHUNK_NBYTES = 1 << 20
+NO_MEMORY = (
+    "the exact guard reads memory through /proc/self/mem, which cannot be used here: {}; "
+    'use mode="keep", which reads none.'
+)
 
 
 # where a tensor's elements lie: device, start and stop and, if there are gaps between them, how to
@@ -53,9 +61,26 @@ def read(device: str, start: int, nbytes: int) -> bytes | None:
         return torch.as_tensor(_DeviceBytes(start, nbytes), device=device).cpu().numpy().tobytes()
     try:
         seen = os.pread(_own_memory(), nbytes, start)
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.EFAULT):
+            return None
+        raise CaseStudyError(NO_MEMORY.format(error.strerror)) from None
     return seen if len(seen) == nbytes else None
+
+
+def check_access() -> None:
+    """Makes sure that `read` reads this process, whatever became of open files since it began.
+
+    Raises `CaseStudyError` if it cannot.
+    """
+    known = os.urandom(16)
+    address = id(known) + bytes.__basicsize__ - 1  # where CPython keeps the bytes themselves
+    for _ in range(2):
+        with suppress(CaseStudyError):
+            if read("cpu", address, len(known)) == known:
+                return
+        _own_memory.cache_clear()
+    raise CaseStudyError(NO_MEMORY.format("it does not show what is there"))
 
 
 class _DeviceBytes:
@@ -73,7 +98,7 @@ class _DeviceBytes:
 
 @cache
 def _own_memory() -> int:
-    return os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    return os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)  # an OSError is told by `read`
 
 
 # a forked child would go on reading its parent's memory

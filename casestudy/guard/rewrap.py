@@ -22,6 +22,9 @@ def rewrap(tensor: torch.Tensor) -> torch.Tensor | None:
     none that can be looked at: for empty and sparse tensors, devices other than CPU and CUDA,
     results of autograd, lazily conjugated ones, and subclasses that wrap other tensors.
     """
+    if torch.is_inference_mode_enabled():  # torch would not count the writes into the result
+        with torch.inference_mode(False):
+            return rewrap(tensor)
     kind = type(tensor)
     if not (tensor.is_cpu or tensor.is_cuda) or tensor.is_conj() or tensor.is_neg():
         return None  # DLPack would drop the last two

@@ -32,10 +32,11 @@ def resolve(spec: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
         for part in name.split("."):
             found = getattr(found, part)
-    except ImportError as error:
-        raise CaseStudyError(f"{module_name} cannot be imported: {error}.") from error
     except AttributeError:
         raise CaseStudyError(f"there is no {name} in {module_name}.") from None
+    except (Exception, SystemExit) as error:  # whatever a stranger's module does when it is read
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        raise CaseStudyError(f"{module_name} cannot be imported: {kind}{error}.") from error
     if not callable(found):
         raise CaseStudyError(f"{spec} is a {type(found).__name__}, not a function.")
     function: Callable[..., Any] = found

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from threading import RLock
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -104,14 +105,20 @@ class Lent(weakref.ref[torch.UntypedStorage]):
 class Guard(Iterator[Item]):
     """The wrapped iterator. See `guard`.
 
-    stale: what was found so far, in the order of the yields.
+    stale: what was found so far, in the order of the yields. yielded: how many items there were.
     unwatched: names of yielded tensors that cannot be looked after, such as sparse ones.
     """
 
     def __init__(
         self, iterator: Iterable[Item], on_stale: OnStale, *, looks_for_holders: bool = True
     ) -> None:
-        self._iterator = iter(iterator)
+        try:
+            self._iterator = iter(iterator)
+        except TypeError:
+            raise CaseStudyError(
+                f"guard takes an iterator of (name, tensor), not a {type(iterator).__name__}."
+            ) from None
+        self._lock = RLock()  # tensors may be let go by any thread
         self._on_stale = on_stale
         self._yields: list[tuple[str, Region, int | None]] = []
         self._found: list[Lent] = []
@@ -126,6 +133,10 @@ class Guard(Iterator[Item]):
     def stale(self) -> list[Stale]:
         return self._findings(self._found)
 
+    @property
+    def yielded(self) -> int:
+        return len(self._yields)
+
     def __iter__(self) -> Self:
         return self
 
@@ -133,9 +144,10 @@ class Guard(Iterator[Item]):
         if self._finished:
             raise StopIteration
         frame = sys._getframe(1)
-        self._before(frame)
-        if self._told < len(self._found):
-            self._tell(frame)
+        with self._lock:
+            self._before(frame)
+            if self._told < len(self._found):
+                self._tell(frame)
         try:
             item = next(self._iterator)
         except StopIteration:
@@ -144,10 +156,11 @@ class Guard(Iterator[Item]):
         except BaseException:
             self._finished = True
             raise
-        item = self._lend(item)
-        self._after(frame)
-        if self._told < len(self._found):
-            self._tell(frame)
+        with self._lock:
+            item = self._lend(item)
+            self._after(frame)
+            if self._told < len(self._found):
+                self._tell(frame)
         return item
 
     def close(self) -> None:
@@ -156,7 +169,8 @@ class Guard(Iterator[Item]):
         Raises or warns as `on_stale` says.
         """
         if not self._finished:
-            self._before(sys._getframe(1))
+            with self._lock:
+                self._before(sys._getframe(1))
             if hasattr(self._iterator, "close"):
                 self._iterator.close()
             self._finish(sys._getframe(1))
@@ -182,11 +196,12 @@ class Guard(Iterator[Item]):
 
     def _finish(self, frame: FrameType) -> None:
         self._finished = True
-        self._ended(frame)
-        self._name(self._found, frame)
-        for lent in self._found:
-            self._count_steps(lent)
-        self._tell(frame)
+        with self._lock:
+            self._ended(frame)
+            self._name(self._found, frame)
+            for lent in self._found:
+                self._count_steps(lent)
+            self._tell(frame)
 
     def _findings(self, lents: list[Lent]) -> list[Stale]:
         """What was found of `lents`, in the order of the yields, with overwriters as of now."""
@@ -227,19 +242,25 @@ class Guard(Iterator[Item]):
         if rewrapped is None:
             self._yields.append((name, NOWHERE, None))
             if not isinstance(tensor, torch.Tensor) or tensor.numel():
-                self.unwatched.append(name)
+                self._pass_unwatched(name, tensor)
             return item
         storage = rewrapped.untyped_storage()
         lent = Lent(storage, self._on_death)
+        lent.finding = None
         lent.index, lent.name, lent.region = index, name, region(rewrapped)
         lent.mark = self._mark(lent.region)
         lent.tensor = weakref.ref(rewrapped)
         lent.storage = storage._cdata
-        lent.finding = None
         self._yields.append((name, lent.region, lent.mark))
         pair = _like(item, (name, rewrapped, *extra))
         self._handed_out(lent, pair)
         return pair
+
+    def _pass_unwatched(self, name: str, thing: object) -> None:
+        self.unwatched.append(name)
+        if len(self.unwatched) == 1 and self._on_stale != "record":
+            kind = type(thing).__name__
+            warnings.warn(f"guard cannot watch {name}, a {kind}; see `unwatched`.", stacklevel=4)
 
     def _note(self, lent: Lent, why: Why, held_by: Holder | None) -> None:
         lent.finding = Stale(lent.name, lent.nbytes, 0, why, None, held_by)
@@ -337,7 +358,8 @@ def _weakly(guard: Guard[Any]) -> Callable[[Lent], None]:
     def died(lent: Lent) -> None:
         guard = known()
         if guard is not None:
-            guard._died(lent, sys._getframe(1))
+            with guard._lock:
+                guard._died(lent, sys._getframe(1))
 
     return died
 
@@ -347,5 +369,8 @@ def _like(item: Item, parts: tuple[Any, ...]) -> Item:
     kind: Any = type(item)
     if kind is tuple:
         return parts  # type: ignore[return-value]
-    fresh: Item = kind._make(parts) if hasattr(kind, "_make") else kind(parts)
+    try:
+        fresh: Item = kind._make(parts) if hasattr(kind, "_make") else kind(parts)
+    except TypeError:  # a kind that wants its parts in another way
+        return parts  # type: ignore[return-value]
     return fresh

@@ -72,13 +72,34 @@ def test_the_report_says_what_overwrote_what_and_how_many_more() -> None:
 
 
 def test_an_iterator_of_nothing_is_not_owned() -> None:
-    with pytest.raises(CaseStudyError, match="yields nothing"):
+    with pytest.raises(CaseStudyError, match="yields no tensor"):
         check_iterator(lambda: iter(()))
 
 
 def test_what_cannot_be_watched_is_told() -> None:
-    report = check_iterator(lambda: iter([("s", torch.ones(2, 2).to_sparse())]))
+    sparse = ("s", torch.ones(2, 2).to_sparse())
+    report = check_iterator(lambda: iter([sparse, ("t", torch.ones(2))]))
     assert "1 could not be watched (s)" in report.evidence[0]
+    for nothing_to_watch in (sparse, ("a", torch.ones(2).numpy())):
+        with pytest.raises(CaseStudyError, match="yields no tensor"):
+            check_iterator(lambda thing=nothing_to_watch: iter([thing]))  # type: ignore[misc]
+
+
+def test_bytes_that_are_wrong_when_they_are_yielded_need_a_reference() -> None:
+    """A clone that comes too late is the consumer's own, and wrong from the start."""
+
+    def late() -> Pairs:
+        before = None
+        for pair in lenders.same_tensor(tensors()):
+            if before is not None:
+                yield before[0], before[1].clone()
+            before = pair
+
+    assert check_iterator(late).verdict == "owned"
+    report = check_iterator(late, lambda: iter(tensors().items()))
+    assert (report.verdict, report.ok, report.stale) == ("corrupts", False, [])
+    assert report.different == ["t0", "t1", "t2"]
+    assert "3 had wrong bytes when they were yielded (t0)" in report.evidence[0]
 
 
 class Reused(IterableDataset[Any]):
@@ -179,6 +200,27 @@ def test_a_module_and_a_list_are_compared_too() -> None:
 def test_a_consumer_that_is_broken_anyway_raises_its_own_error() -> None:
     with pytest.raises(ZeroDivisionError):
         check_consumer(lambda _: 1 // 0, tensors())
+
+
+def test_a_consumer_that_takes_nothing_has_not_been_checked() -> None:
+    def generates(weights: Pairs) -> Pairs:
+        yield from weights
+
+    for consume in (lambda weights: None, generates):
+        with pytest.raises(CaseStudyError, match="took no tensor"):
+            check_consumer(consume, tensors())
+    report = check_consumer(lambda weights: next(weights) and None, tensors())
+    assert report.evidence[-1] == "It took only 1 of the 4 tensors."
+
+
+def test_the_last_tensor_is_not_to_be_kept_either() -> None:
+    def keeps_the_last(weights: Pairs) -> torch.Tensor:
+        for _, tensor in weights:  # noqa: B007
+            pass
+        return tensor
+
+    report = check_consumer(keeps_the_last, tensors())
+    assert (report.verdict, [each.victim for each in report.stale]) == ("keeps", ["t3"])
 
 
 def test_without_tensors_there_is_nothing_to_say() -> None:

@@ -7,8 +7,11 @@ import itertools
 import multiprocessing
 import os
 import re
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +23,7 @@ from casestudy import course
 from casestudy.checkpoint import shard_paths
 from casestudy.consumers import keeps_the_pair
 from casestudy.errors import CaseStudyError
-from casestudy.guard import StaleTensorError, StaleTensorWarning, guard
+from casestudy.guard import StaleTensorError, StaleTensorWarning, guard, memory
 from casestudy.loaders import borrowed, cloned
 from casestudy.twin import lend
 from tests.guard import lenders
@@ -29,7 +32,7 @@ from tests.guard.lenders import Pairs, tensors
 Consume = Callable[[Pairs], object]
 
 
-def drop(weights: Pairs) -> None:
+def drop(weights: Iterable[tuple[str, torch.Tensor]]) -> None:
     for _, tensor in weights:
         tensor.clone()
 
@@ -196,6 +199,134 @@ def test_a_holder_may_write_into_what_it_owns() -> None:
     assert victims(lenders.owned(tensors()), scales) == []
     assert victims(lend(tensors()), scales) == ["t0", "t1", "t2"]
     assert victims(lend(tensors(), slots=2), scales) == ["t0", "t1"]
+
+
+def local_slice(weights: Pairs) -> None:
+    for _, tensor in weights:
+        shard = tensor.narrow(0, 0, 8)
+        shard.clone()
+
+
+def local_array(weights: Pairs) -> None:
+    for _, tensor in weights:
+        array = tensor.numpy()
+        tail = array[4:]
+        tail.copy()
+
+
+def local_views(weights: Pairs) -> None:
+    for pair in weights:
+        rows = pair[1].view(8, 8)
+        first, *others = rows.chunk(4)
+        others[0].t().clone()
+        first.clone()
+
+
+def numbered_view(weights: Pairs) -> None:
+    for _, (_, tensor) in enumerate(weights):
+        shard = tensor[:8]
+        shard.clone()
+
+
+def local_containers(weights: Pairs) -> None:
+    for name, tensor in weights:
+        by_name = {name: tensor}
+        listed = [tensor, tensor[:4]]
+        parameter = nn.Parameter(tensor, requires_grad=False)
+        call = partial(drop, [(name, tensor)])
+        call()
+        assert by_name[name].shape == listed[0].shape == parameter.shape
+
+
+def loop_in_a_loop(weights: Pairs) -> None:
+    for _, tensor in weights:
+        for part in tensor.chunk(4):
+            part.clone()
+
+
+def view_in_a_layer(weights: Pairs) -> None:
+    def views(inner: Pairs) -> Pairs:
+        for name, tensor in inner:
+            yield name, tensor.view(8, 8)
+
+    for _, tensor in views(weights):
+        tensor.clone()
+
+
+def kept_view(weights: Pairs) -> None:
+    kept = []
+    for _, tensor in weights:
+        shard = tensor[:8]
+        kept.append(shard)
+
+
+def kept_array(weights: Pairs) -> None:
+    kept = []
+    for _, tensor in weights:
+        array = tensor.numpy()
+        kept.append(array[1:])
+
+
+def previous_view(weights: Pairs) -> None:
+    shard = None
+    for _, tensor in weights:
+        if shard is not None:
+            shard.clone()
+        shard = tensor[:8]
+
+
+@pytest.mark.parametrize("count", range(3))
+@pytest.mark.parametrize(
+    "loop",
+    [
+        local_slice,
+        local_array,
+        local_views,
+        numbered_view,
+        local_containers,
+        loop_in_a_loop,
+        view_in_a_layer,
+    ],
+)
+def test_a_view_in_a_loops_own_variable_does_not_keep(loop: Consume, count: int) -> None:
+    assert victims(lend(tensors()), lambda weights: loop(layers(weights, count))) == []
+
+
+@pytest.mark.parametrize("count", range(3))
+@pytest.mark.parametrize("loop", [kept_view, kept_array, previous_view])
+def test_a_view_that_is_kept_as_well_does(loop: Consume, count: int) -> None:
+    found = victims(lend(tensors()), lambda weights: loop(layers(weights, count)))
+    assert found == ["t0", "t1", "t2"]
+
+
+def test_a_numbered_loop_in_a_module_does_not_keep() -> None:
+    watched = guard(lend(tensors()), on_stale="record")
+    loop = (
+        "for number, (name, tensor) in enumerate(weights):\n    part = tensor[1:]\n    part.sum()"
+    )
+    exec(loop, {"weights": watched})
+    assert watched.stale == []
+
+
+def test_memory_that_moves_away_is_no_fault() -> None:
+    def shares(weights: Pairs) -> None:
+        kept = []
+        for _, tensor in weights:
+            kept.append(tensor.share_memory_())
+
+    assert victims(lenders.owned(tensors()), shares) == []
+
+
+def test_writes_are_counted_in_inference_mode_too() -> None:
+    def adds(weights: Pairs) -> None:
+        kept = []
+        for _, tensor in weights:
+            kept.append(tensor)
+            kept[-1].add_(1)
+
+    with torch.inference_mode():
+        assert victims(lenders.owned(tensors()), adds) == []
+        assert victims(lend(tensors()), adds) == ["t0", "t1", "t2"]
 
 
 def test_what_is_let_go_in_time_is_no_fault() -> None:
@@ -392,7 +523,7 @@ def test_what_cannot_be_watched_is_handed_on_and_listed() -> None:
         "computed": torch.ones(2, requires_grad=True) * 2,
         "no tensor": 3,
     }
-    watched = guard([*others.items(), ("plain", torch.ones(2))])
+    watched = guard([*others.items(), ("plain", torch.ones(2))], on_stale="record")
     assert all(seen is others.get(name, seen) for name, seen in watched)
     assert watched.unwatched == list(others)
 
@@ -408,6 +539,36 @@ def test_unknown_settings_are_told(setting: dict[str, Any]) -> None:
         CaseStudyError, match=f"'{next(iter(setting.values()))}' is none of guard's"
     ):
         guard([], **setting)
+
+
+@pytest.mark.parametrize("thing", [5, None, object()])
+def test_what_is_no_iterator_is_told(thing: Any) -> None:  # noqa: ANN401
+    with pytest.raises(CaseStudyError, match="guard takes an iterator"):
+        guard(thing)
+
+
+def test_memory_that_cannot_be_read_is_told_and_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> bytes:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.pread", refuse)
+    with pytest.raises(CaseStudyError, match=r"/proc/self/mem.*not permitted|use mode=.keep."):
+        guard(lend(tensors()))
+
+
+def test_a_closed_descriptor_is_opened_again() -> None:
+    victims(lend(tensors()), keep_all)
+    os.close(memory._own_memory())
+    assert victims(lend(tensors()), keep_all) == ["t0", "t1", "t2"]
+
+
+def test_the_first_thing_that_cannot_be_watched_is_warned_of() -> None:
+    arrays = [("a", torch.ones(2).numpy()), ("b", torch.ones(2).numpy())]
+    with pytest.warns(UserWarning, match="cannot watch a, a ndarray") as caught:
+        list(guard(arrays))
+    assert len(caught) == 1
 
 
 def test_a_guarded_iterator_is_not_guarded_again() -> None:
@@ -488,6 +649,24 @@ def test_a_guard_that_nobody_holds_is_gone() -> None:
         gc.enable()
 
 
+# other threads
+
+
+def test_threads_may_let_go_at_any_time() -> None:
+    """A pool that sums what it is given drops each at its own time; nobody overwrites anything."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(10):
+            watched = guard(lenders.owned(tensors(100)), on_stale="record")
+            with ThreadPoolExecutor(2) as pool:
+                sums = [pool.submit(torch.sum, tensor) for _, tensor in watched]
+            assert [float(each.result()) for each in sums] == [64.0 * n for n in range(1, 101)]
+            assert watched.stale == []
+    finally:
+        sys.setswitchinterval(interval)
+
+
 # what cannot be decided
 
 
@@ -527,6 +706,14 @@ def test_keep_mode_reports_what_is_held_a_full_step_later() -> None:
     assert victims(lenders.owned(tensors()), drop, mode="keep") == []
     assert victims(lenders.staging(tensors()), drop, mode="keep") == []
     assert victims(lenders.same_tensor(tensors()), drop, mode="keep") == []
+
+
+def test_keep_mode_lets_loops_skip() -> None:
+    def every_third(weights: Pairs) -> None:
+        for _, tensor in itertools.islice(weights, 0, None, 3):
+            tensor.clone()
+
+    assert victims(lenders.owned(tensors(9)), every_third, mode="keep") == []
 
 
 def test_keep_mode_names_the_holder() -> None:

@@ -8,8 +8,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 
-from casestudy.guard.loops import are_loop_references, idle_variables, variables
+from casestudy.guard.loops import References, are_loop_references, idle_variables, variables
 
 SOMETHING = [1]
 
@@ -151,13 +152,14 @@ class Counting(Waiting):
         if not self.left:
             raise StopIteration
         self.left -= 1
-        self.pair = ("name", [object()])
+        self.pair = ("name", torch.ones(1))
         return self.pair
 
     def ask(self, frame: FrameType) -> bool:
         to_pair = sys.getrefcount(self.pair) - 2
         to_tensor = sys.getrefcount(self.pair[1]) - 2
-        return are_loop_references(frame, self.pair, self.pair[1], to_pair, to_tensor)
+        beyond = References(to_pair, to_tensor, 0, 0, 0)
+        return are_loop_references(frame, self.pair, beyond)
 
 
 def layer(it: Iterator[Any]) -> Iterator[Any]:
