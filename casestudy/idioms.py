@@ -137,6 +137,12 @@ def _using(at_once: Callable[[torch.Tensor], Any]) -> Consume:
     return consume
 
 
+def _view_at_once(weights: Weights, use: Use) -> None:
+    for name, tensor in weights:
+        shard = tensor[:2]
+        use(name, shard)
+
+
 def _collecting(collect: Callable[[Weights], Iterable[tuple[str, torch.Tensor]]]) -> Consume:
     def consume(weights: Weights, use: Use) -> None:
         kept = collect(weights)
@@ -494,4 +500,5 @@ IDIOMS = [
     ),
     Idiom("stack at the end", "torch.stack(parts)", _cat_at_the_end),
     Idiom("concatenate as it goes", "fused = torch.cat([fused, tensor])", _cat_as_it_goes),
+    Idiom("use a view at once", "shard = tensor[:2]", _view_at_once, lambda t: t[:2]),
 ]

@@ -15,6 +15,7 @@ from casestudy.loaders import cloned, plain
 
 SOUND = {
     "use at once",
+    "use a view at once",
     "keep `.to` another dtype",
     "keep a copy of `.numpy()`",
     "keep `copy.deepcopy`",

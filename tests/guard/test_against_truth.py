@@ -156,6 +156,21 @@ def _unpacking(stream: Pairs, desk: Desk) -> None:
         desk.take(name, tensor)
 
 
+def _with_a_local_view(stream: Pairs, desk: Desk) -> None:
+    for name, tensor in stream:
+        part = tensor[:1]
+        desk.take(name, tensor)
+        part.view(torch.uint8).clone()
+
+
+def _numbered_with_a_local_array(stream: Pairs, desk: Desk) -> None:
+    for _, (name, tensor) in enumerate(stream):
+        array = tensor.view(torch.uint8).numpy()
+        desk.take(name, tensor)
+        tail = array[-1:]
+        tail.copy()
+
+
 def _pairs(stream: Pairs, desk: Desk) -> None:
     for pair in stream:
         name, tensor = pair
@@ -196,6 +211,8 @@ def _through_starmap(stream: Pairs, desk: Desk) -> None:
 
 LOOPS: dict[str, Callable[[Pairs, Desk], None]] = {
     "unpacking": _unpacking,
+    "with a local view": _with_a_local_view,
+    "numbered, with a local array": _numbered_with_a_local_array,
     "pairs": _pairs,
     "numbered": _numbered,
     "numbered pairs": _numbered_pairs,
