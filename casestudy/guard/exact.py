@@ -18,7 +18,7 @@ import torch
 
 from casestudy.guard import holders
 from casestudy.guard.holders import Holder
-from casestudy.guard.loops import References, are_loop_references, is_handing_on
+from casestudy.guard.loops import NONE, References, beyond_loops, is_handing_on
 from casestudy.guard.memory import Digest, Region, check_access, mark
 from casestudy.guard.rewrap import rewrap
 from casestudy.guard.watch import Guard, Item, Lent, OnStale
@@ -30,9 +30,11 @@ class _Kept(NamedTuple):
     """A tensor that somebody keeps.
 
     version: how often torch has written into it so far. witness: shares that count, no memory.
+    as_view: whether by a view, which cannot be the passing hold of an iterator written in C.
     """
 
     lent: Lent
+    as_view: bool
     version: int | None
     witness: torch.Tensor | None
 
@@ -41,6 +43,7 @@ class _Suspect(NamedTuple):
     """yields: how many there were when its bytes were seen to have changed."""
 
     lent: Lent
+    as_view: bool
     yields: int
 
 
@@ -91,19 +94,20 @@ class ExactGuard(Guard[Item]):
         lent = self._current
         if lent is None or self._pair is None:  # what came last could not be watched
             return
-        if self._is_kept(frame):
-            kept = _kept(lent, self._pair[1])
+        references = self._beyond_loops(frame)
+        if references.are_any:
+            kept = _kept(lent, self._pair[1], references.are_views)
             if kept.version:  # the consumer has written into it, as it may
                 lent.mark = self._mark(lent.region)
             self._kept[lent.index] = kept
         self._pair = None
 
-    def _is_kept(self, frame: FrameType) -> bool:
+    def _beyond_loops(self, frame: FrameType) -> References:
         found = self._references()
         if found == self._unheld:
-            return False
+            return NONE
         beyond = References(*(now - idle for now, idle in zip(found, self._unheld, strict=True)))
-        return not are_loop_references(frame, self._pair, beyond)
+        return beyond_loops(frame, self._pair, beyond)
 
     def _references(self) -> tuple[int, int, int, int, int]:
         storage = self._pair[1].untyped_storage()
@@ -153,8 +157,9 @@ class ExactGuard(Guard[Item]):
 
     def _suspect(self, lents: list[Lent]) -> None:
         for lent in lents:
-            if self._kept.pop(lent.index, None):
-                self._suspects[lent.index] = _Suspect(lent, len(self._yields))
+            kept = self._kept.pop(lent.index, None)
+            if kept:
+                self._suspects[lent.index] = _Suspect(lent, kept.as_view, len(self._yields))
 
     def _look_for_holders(self, frame: FrameType) -> None:
         now = len(self._yields)
@@ -171,7 +176,8 @@ class ExactGuard(Guard[Item]):
         super()._died(lent, frame)
         kept = self._kept.pop(lent.index, None)
         suspect = self._suspects.pop(lent.index, None)
-        if (kept and self._has_changed(kept)) or (suspect and not self._took_it_only(frame)):
+        is_held = suspect and (suspect.as_view or not self._took_it_only(frame))
+        if is_held or (kept and self._has_changed(kept)):
             self._convict(lent, holders.letting_go(frame))
 
     def _took_it_only(self, frame: FrameType) -> bool:
@@ -192,7 +198,7 @@ class ExactGuard(Guard[Item]):
         if hidden:
             found |= holders.containers(hidden, frame)
         for index, suspect in list(self._suspects.items()):
-            if index not in found or found[index]:
+            if suspect.as_view or index not in found or found[index]:
                 self._convict(suspect.lent, found.get(index))
         if last is not None and found.get(last.index) and not last.finding:
             self._convict(last, found[last.index])
@@ -223,9 +229,9 @@ def _has_moved(lent: Lent, storage: torch.UntypedStorage) -> bool:
     return storage.data_ptr() != lent.region[1]
 
 
-def _kept(lent: Lent, tensor: torch.Tensor) -> _Kept:
+def _kept(lent: Lent, tensor: torch.Tensor, as_view: bool) -> _Kept:
     if tensor.is_inference():  # torch does not count the writes into these
-        return _Kept(lent, None, None)
+        return _Kept(lent, as_view, None, None)
     witness = tensor.detach()
     witness.data = torch.empty(0, dtype=tensor.dtype)
-    return _Kept(lent, witness._version, witness)
+    return _Kept(lent, as_view, witness._version, witness)

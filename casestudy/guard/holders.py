@@ -58,12 +58,13 @@ class Wanted:
 
     storages: their keys by the `_cdata` of their storages. addresses: start, stop and key, sorted,
     for views by way of DLPack, which have storages of their own. others: the storages of other
-    tensors, which may lie at the same addresses.
+    tensors, which may lie at the same addresses. taken: where those lie.
     """
 
     storages: dict[int, int]
     addresses: list[tuple[int, int, int]]
     others: set[int]
+    taken: list[tuple[int, int]]
 
     def key(self, thing: object) -> int | None:
         """Whose storage `thing` looks into; None if none of the wanted."""
@@ -91,6 +92,8 @@ class Wanted:
         return self._key_of_address(storage.data_ptr()) if storage.device.type == "cpu" else None
 
     def _key_of_address(self, start: int) -> int | None:
+        if any(low <= start < high for low, high in self.taken):
+            return None  # it may be another's
         at = bisect_right(self.addresses, (start, sys.maxsize, 0)) - 1
         if at >= 0 and start < self.addresses[at][1]:
             return self.addresses[at][2]
@@ -136,10 +139,12 @@ def roots(
     ]
 
 
-def find(wanted: Wanted, begin: list[Root], ignored: Iterable[object]) -> dict[int, Holder]:
+def find(
+    wanted: Wanted, begin: list[Root], ignored: Iterable[object], most: int = MOST_OBJECTS
+) -> dict[int, Holder]:
     """The first holder found of each wanted storage, nearest first.
 
-    ignored: objects that are not looked into.
+    ignored: objects that are not looked into. most: so many objects are looked at.
     """
     packages = {str(root.names.get("__name__", "")).partition(".")[0] for root in begin} - {
         "torch",
@@ -153,7 +158,7 @@ def find(wanted: Wanted, begin: list[Root], ignored: Iterable[object]) -> dict[i
             found.setdefault(key, holder)
             if len(found) == len(wanted.storages):
                 return found
-        if len(seen) > MOST_OBJECTS:
+        if len(seen) > most:
             break
     return found
 

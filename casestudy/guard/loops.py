@@ -42,36 +42,65 @@ class References(NamedTuple):
     in_torch: int
     from_views: int
 
-    def is_nothing(self) -> bool:
-        return max(self) <= 0
+    @property
+    def are_any(self) -> bool:
+        return max(self) > 0
+
+    @property
+    def are_views(self) -> bool:
+        """Whether there are views, which no iterator makes that only hands on."""
+        return max(self[2:]) > 0
 
 
-def are_loop_references(
+NONE = References(0, 0, 0, 0, 0)
+
+
+def beyond_loops(
     frame: FrameType | None, item: Sequence[object], references: References
-) -> bool:
-    """Whether all those references to a yielded tuple and its tensor are idle variables.
+) -> References:
+    """The references to a yielded tuple and its tensor that are not from idle variables.
 
-    That is, variables that are written before they are read again; with tuples, lists, views and
-    arrays that nothing else holds.
+    That is, from variables that are written before they are read again; with tuples, lists, views
+    and arrays that nothing else holds.
 
     frame: who waits for the next tensor; its callers are looked at as well, as far as generators
         hand the tensor on or functions return it.
     """
+    if max(references[2:]) <= 0 and _are_names(frame, item, references):
+        return NONE
     tensor = item[1]
     assert isinstance(tensor, torch.Tensor)
-    left = references
-    values: list[object] = []  # the only references of our own
-    for value in _idle_values(frame, item, tensor, left):
+    names, values = 0, list[object]()  # `values` holds the only references of our own
+    to_item, to_tensor = references[:2]
+    for value in _idle_values(frame, item):
         if value is item:
-            left = left._replace(to_item=left.to_item - 1)
+            to_item -= 1
         elif value is tensor:
-            left = left._replace(to_tensor=left.to_tensor - 1)
+            to_tensor -= 1
         else:
             values.append(value)
+        names += 1
     value = None
-    if left.is_nothing():
-        return True
-    return bool(values) and _without(left, Exclusive(values), item, tensor).is_nothing()
+    left = references._replace(to_item=to_item, to_tensor=to_tensor)
+    return _without(left, Exclusive(values), item, tensor) if names else references
+
+
+def _are_names(frame: FrameType | None, item: Sequence[object], references: References) -> bool:
+    """The usual case, and quick: the variables of a loop and of the generators that hand on."""
+    tensor = item[1]
+    to_item, to_tensor = references[:2]
+    while frame is not None:
+        for value in idle_variables(frame, ended=False).values():
+            if value is item:
+                to_item -= 1
+            elif value is tensor:
+                to_tensor -= 1
+        if to_item <= 0 and to_tensor <= 0:
+            return True
+        if not frame.f_code.co_flags & GENERATOR:
+            return False
+        frame = frame.f_back
+    return False
 
 
 def _without(
@@ -95,24 +124,19 @@ def _without(
     )
 
 
-def _idle_values(
-    frame: FrameType | None, item: object, tensor: object, left: References
-) -> Iterator[object]:
-    """The values of idle variables that may have to do with it, nearest first."""
-    to_item, to_tensor = left.to_item, left.to_tensor
-    only_names = max(left[2:]) <= 0  # no views: a loop's variables are the first to be found
+def _idle_values(frame: FrameType | None, item: Sequence[object]) -> Iterator[object]:
+    """The values of idle variables that may have to do with it, nearest first.
+
+    Up to the first ordinary frame that has some of it, but not further than a few that have none.
+    """
     passed = 0
     while frame is not None and passed < FURTHEST:
         found = False
         for value in idle_variables(frame, ended=False).values():
             if isinstance(value, LOOKED_INTO):
-                found = found or value is item or value is tensor or type(value) is tuple
-                to_item -= value is item
-                to_tensor -= value is tensor
+                found = found or value is item or value is item[1] or type(value) is tuple
                 yield value
         value = None
-        if only_names and to_item <= 0 and to_tensor <= 0:
-            return
         if not frame.f_code.co_flags & GENERATOR:
             if found:
                 return

@@ -31,6 +31,7 @@ PAIRS = (tuple, list)
 NOWHERE: Region = ("", 0, 0, None)
 SEARCHES = 64  # so many are made for holders while the iterator runs; the rest at its end
 FRUITLESS = 32  # one that finds nobody takes longest, and counts for so many
+NEAR_ROOTS, NEAR_OBJECTS = 4, 400  # looked at when patience is gone
 HEAP_READINGS = 8  # so many times the garbage collector is asked as well
 
 
@@ -123,7 +124,8 @@ class Guard(Iterator[Item]):
         self._yields: list[tuple[str, Region, int | None]] = []
         self._found: list[Lent] = []
         self._told = 0
-        self._patience = dict.fromkeys((True, False), SEARCHES if looks_for_holders else 0)
+        self._looks_for_holders = looks_for_holders
+        self._patience = dict.fromkeys((True, False), SEARCHES)
         self._heap_readings = HEAP_READINGS if looks_for_holders else 0
         self._finished = False
         self._on_death = _weakly(self)
@@ -274,18 +276,21 @@ class Guard(Iterator[Item]):
     def _search(
         self, lents: list[Lent], frame: FrameType, *, besides_loops: bool
     ) -> dict[int, Holder]:
-        """Who holds each of `lents`, by index, as long as there is patience to look.
+        """Who holds each of `lents`, by index; when patience is gone only near the loop.
 
         besides_loops: variables of waiting loops that are about to be written anew do not count.
         """
-        if not lents or self._patience[besides_loops] <= 0:
+        if not lents or not self._looks_for_holders:
             return {}
-        found = self._holders(lents, frame, ended=False if besides_loops else None)
+        ended = False if besides_loops else None
+        if self._patience[besides_loops] <= 0:
+            return self._holders(lents, frame, ended=ended, near=True)
+        found = self._holders(lents, frame, ended=ended)
         self._patience[besides_loops] -= 1 if found else FRUITLESS
         return found
 
     def _holders(
-        self, lents: list[Lent], frame: FrameType, *, ended: bool | None
+        self, lents: list[Lent], frame: FrameType, *, ended: bool | None, near: bool = False
     ) -> dict[int, Holder]:
         """As `_search`; if `ended` is None, loops' own variables count (see `idle_variables`)."""
 
@@ -295,13 +300,25 @@ class Guard(Iterator[Item]):
             idle = idle_variables(each, ended=ended)
             return {name: value for name, value in variables(each).items() if name not in idle}
 
+        wanted_storages = {lent.storage for lent in lents}
+        # what was not handed out yet cannot have been passed on
+        fresh = self._yields[-1][1] if ended is False and self._yields else NOWHERE
+        others = [
+            each
+            for each in self._held()
+            if each.storage not in wanted_storages and each() is not None
+        ]
         wanted = Wanted(
             {lent.storage: lent.index for lent in lents},
             sorted((*lent.region[1:3], lent.index) for lent in lents),
-            {each.storage for each in self._held()} - {lent.storage for lent in lents},
+            {each.storage for each in others},
+            [each.region[1:3] for each in others if each.region is not fresh],
         )
         begin = holders.roots(frame, visible)
-        return holders.find(wanted, begin, [self, self._iterator, lents])
+        ignored = [self, self._iterator, lents, others]
+        if near:
+            return holders.find(wanted, begin[:NEAR_ROOTS], ignored, NEAR_OBJECTS)
+        return holders.find(wanted, begin, ignored)
 
     def _name(self, found: list[Lent], frame: FrameType) -> None:
         """Looks once more for the holders of those that have none and are still held."""

@@ -79,7 +79,7 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
-@settings(max_examples=1000)
+@settings(max_examples=1400)
 @given(
     plans(),
     st.integers(1, 3),
@@ -93,7 +93,7 @@ def test_on_the_twin(
     check(plan, lend(plan.tensors, slots=slots, order=order, on_recycle=on_recycle, seed=seed))
 
 
-@settings(max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=600, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=plans(), loader=st.sampled_from([borrowed, borrowed, cloned]), room=st.integers(0, 3))
 def test_on_the_streamer(plan: Plan, loader: Loader, room: int, tmp_path: Path) -> None:
     path = tmp_path / "case.safetensors"

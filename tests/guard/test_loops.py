@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from casestudy.guard.loops import References, are_loop_references, idle_variables, variables
+from casestudy.guard.loops import References, beyond_loops, idle_variables, variables
 
 SOMETHING = [1]
 
@@ -159,7 +159,7 @@ class Counting(Waiting):
         to_pair = sys.getrefcount(self.pair) - 2
         to_tensor = sys.getrefcount(self.pair[1]) - 2
         beyond = References(to_pair, to_tensor, 0, 0, 0)
-        return are_loop_references(frame, self.pair, beyond)
+        return not beyond_loops(frame, self.pair, beyond).are_any
 
 
 def layer(it: Iterator[Any]) -> Iterator[Any]:
