@@ -176,13 +176,15 @@ class ExactGuard(Guard[Item]):
         super()._died(lent, frame)
         kept = self._kept.pop(lent.index, None)
         suspect = self._suspects.pop(lent.index, None)
-        is_held = suspect and (suspect.as_view or not self._took_it_only(frame))
+        is_held = suspect and not self._took_it_only(suspect, frame)
         if is_held or (kept and self._has_changed(kept)):
             self._convict(lent, holders.letting_go(frame))
 
-    def _took_it_only(self, frame: FrameType) -> bool:
+    def _took_it_only(self, suspect: _Suspect, frame: FrameType) -> bool:
         position = self._waiting.get(id(frame))
-        return position is not None and is_handing_on(frame, position)
+        return position is not None and is_handing_on(
+            frame, position, or_writes_anew=not suspect.as_view
+        )
 
     def _ended(self, frame: FrameType) -> None:
         self._suspect(self._changed())

@@ -152,17 +152,17 @@ def idle_variables(frame: FrameType, *, ended: bool) -> dict[str, Any]:
     return variables(frame, flow(frame.f_code).idle(frame.f_lasti, ended=ended))
 
 
-def is_handing_on(frame: FrameType, position: int) -> bool:
+def is_handing_on(frame: FrameType, position: int, *, or_writes_anew: bool) -> bool:
     """Whether `frame` has not read what it had since it waited at `position`, and lets it go now.
 
-    That is: it is still inside the iterator's own code, or stores what it was given, or writes a
-    variable that was idle while it waited.
+    That is: it is still inside the iterator's own code, or stores what it was given.
+
+    or_writes_anew: or writes a variable that was idle while it waited.
     """
     paths = flow(frame.f_code)
     written = paths.written_at(frame.f_lasti)
-    return frame.f_lasti in paths.taking(position) or bool(
-        written & paths.idle(position, ended=False)
-    )
+    is_taking = frame.f_lasti in paths.taking(position)
+    return is_taking or (or_writes_anew and bool(written & paths.idle(position, ended=False)))
 
 
 def variables(frame: FrameType, names: Collection[str] | None = None) -> dict[str, Any]:
