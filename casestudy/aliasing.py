@@ -58,6 +58,12 @@ def byte_span(tensor: torch.Tensor) -> ByteSpan:
     return ByteSpan(str(tensor.device), start, stop)
 
 
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    """All bytes of its elements, in order."""
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
 def overlaps(
     named_tensors: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
 ) -> list[Overlap]:

@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from casestudy.aliasing import tensor_bytes
 from casestudy.guard import Stale, guard
 from casestudy.loaders import borrowed, plain
 
@@ -115,7 +116,7 @@ def _bytes(thing: Any) -> bytes:  # noqa: ANN401
         thing = torch.empty(0, dtype=torch.uint8).set_(thing)
     if not isinstance(thing, torch.Tensor):
         return np.asarray(thing, order="C").tobytes()
-    return thing.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return tensor_bytes(thing)
 
 
 def _keeping(keep: Callable[[torch.Tensor], Any]) -> Consume:

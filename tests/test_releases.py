@@ -17,8 +17,9 @@ LENDING, NEWEST = RELEASES[:2], RELEASES[2]
 
 
 @cache
-def probe(release: str) -> dict[str, Any]:
-    done = releases.run_under(release, "-m", "tests.releases_probe")
+def probe(release: str, module: str = "tests.releases_probe") -> dict[str, Any]:
+    """What a probe prints under one release, run once."""
+    done = releases.run_under(release, "-m", module)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from casestudy.aliasing import tensor_bytes
 from casestudy.errors import CaseStudyError
 from casestudy.guard.exact import ExactGuard, KeepingGuard
 from casestudy.guard.watch import Stale
@@ -263,12 +264,6 @@ def _results(made: Any) -> dict[str, bytes]:  # noqa: ANN401, whatever a consume
     else:
         return {}
     return {name: tensor_bytes(part) for name, part in parts if isinstance(part, torch.Tensor)}
-
-
-def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """All bytes of its elements, in order."""
-    flat = tensor.detach().cpu().contiguous().view(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
 def _plain(stale: Stale) -> dict[str, Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from functools import cache
 from typing import Any
 
 import pytest
 
-from casestudy import releases
 from casestudy.releases import RELEASES
+from tests import test_releases
 from tests.guard.matrix_probe import CONSUMERS
 
 LENDS = {"borrowed, limit 0", "borrowed, limit 256 MiB", "staging", "the same tensor"}
@@ -17,11 +15,8 @@ OWNS = {"cloned", "safetensors", "tied"}
 BY_RELEASE = "the library's default, limit 0"
 
 
-@cache
 def probe(release: str) -> dict[str, Any]:
-    done = releases.run_under(release, "-m", "tests.guard.matrix_probe")
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return test_releases.probe(release, "tests.guard.matrix_probe")
 
 
 @pytest.mark.parametrize("release", RELEASES)
